@@ -1,0 +1,1 @@
+"""Other people's attention, as kernels that can be asked."""

@@ -1,0 +1,1 @@
+"""The pytest suite and plugin that judge an implementation."""

@@ -1,0 +1,1 @@
+"""The pytest plugin behind `pytest conformance --impl=NAME`."""

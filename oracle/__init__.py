@@ -1,0 +1,1 @@
+"""The question, its meaning, and its certified answer. Imports nothing else of attnspec."""

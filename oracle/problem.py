@@ -1,0 +1,339 @@
+"""The question: one attention problem, and the one rule that says which key a query sees.
+
+    out = softmax(scale · q kᵀ, capped, + bias, over the visible keys) v
+
+Arrays are taken as exact numbers. Every engine of the oracle reads the problem head by head
+through `Problem.heads`, so that grouping, broadcasting, lengths and hidden slots are decided
+here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from attnspec.oracle.formats import Float64Array, format_of
+
+__all__ = ["OUTPUTS", "Head", "Problem", "ProblemError"]
+
+OUTPUTS = ("out", "lse", "dq", "dk", "dv", "dbias", "dsinks")
+"""What can be asked of a problem. Gradients need a cotangent: `dout`, `dlse` or both."""
+
+Array = npt.NDArray[Any]
+BoolArray = npt.NDArray[np.bool_]
+Diagonal = Literal["bottom-right", "top-left"] | int
+
+
+class ProblemError(ValueError):
+    """A field of a `Problem` has the wrong shape, dtype or value."""
+
+
+@dataclass(frozen=True)
+class Head:
+    """One query head of one batch entry, in float64, as the engines read it.
+
+    Keys that no row sees are zeroed in `key` and `value`: their content, however large, has no
+    influence. `bias` is None where there is none and 0 at hidden slots; `ahead` is i + offset - j.
+    """
+
+    batch: int
+    index: int
+    kv_index: int
+    scale: float
+    softcap: float | None
+    query: Float64Array  # (Nq, D)
+    key: Float64Array  # (Nk, D)
+    value: Float64Array  # (Nk, Dv)
+    visible: BoolArray  # (Nq, Nk)
+    ahead: npt.NDArray[np.int64]  # (Nq, Nk)
+    bias: Float64Array | None  # (Nq, Nk)
+    slope: float | None
+    sink: float | None
+    dout: Float64Array | None  # (Nq, Dv)
+    dlse: Float64Array | None  # (Nq,)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Problem:
+    """An attention problem, with every choice explicit. Immutable; arrays are exact numbers.
+
+    Shapes:
+        q (B, Hq, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), all of one floating dtype;
+        Hq is a multiple of Hkv and query head a reads key head a // (Hq / Hkv).
+        mask: bool, broadcastable to (B, Hq, Nq, Nk); True = may attend.
+        bias: floating, broadcastable likewise; added after scale and soft-cap; -inf hides.
+        sinks (Hq,): a logit a head, in the denominator (and in lse) only.
+        alibi (Hq,): slopes; adds -slope · |ahead| where the bias is added.
+        key_lengths (B,), query_lengths (B,): integers; slots from there on are padding.
+        dout (B, Hq, Nq, Dv), dlse (B, Hq, Nq): the cotangents of the gradients.
+
+    Options:
+        scale: exact float64, any finite value.
+        diagonal: where row i meets the keys, ahead = i + offset - j, with offset Nk - Nq
+            (`bottom-right`, by the batch entry's own lengths), 0 (`top-left`) or the integer.
+        causal: hides ahead < 0.
+        window: (left, right), inclusive, keeps -right <= ahead <= left; None leaves a side open.
+        softcap: c > 0; c · tanh(s / c), after scaling, before bias and mask.
+
+    A row that sees no key has out 0, lse -inf (the sink's logit, where there is one) and no
+    gradient. Raises `ProblemError`, which says what was expected.
+    """
+
+    q: Array
+    k: Array
+    v: Array
+    scale: float
+    diagonal: Diagonal = "bottom-right"
+    causal: bool = False
+    window: tuple[int | None, int | None] | None = None
+    mask: BoolArray | None = None
+    bias: Array | None = None
+    softcap: float | None = None
+    sinks: Array | None = None
+    alibi: Array | None = None
+    key_lengths: npt.NDArray[np.integer[Any]] | None = None
+    query_lengths: npt.NDArray[np.integer[Any]] | None = None
+    dout: Array | None = None
+    dlse: Array | None = None
+
+    def __post_init__(self) -> None:
+        self._check_operands()
+        self._check_numbers()
+        scores = (self.batch, self.query_heads, self.query_count, self.key_count)
+        self._check_broadcast("mask", self.mask, scores)
+        self._check_broadcast("bias", self.bias, scores)
+        if self.mask is not None and self.mask.dtype != np.bool_:
+            raise ProblemError(f"mask: expected bool (True = may attend), got {self.mask.dtype}")
+        if self.bias is not None and np.any(np.asarray(self.bias, np.float64) == np.inf):
+            raise ProblemError("bias: +inf has no meaning; expected finite values or -inf (hides)")
+        self._check_exact("sinks", self.sinks, (self.query_heads,))
+        self._check_exact("alibi", self.alibi, (self.query_heads,))
+        self._check_lengths("key_lengths", self.key_lengths, self.batch, self.key_count)
+        self._check_lengths("query_lengths", self.query_lengths, self.batch, self.query_count)
+        self._check_exact("dout", self.dout, (*scores[:3], self.value_size))
+        self._check_exact("dlse", self.dlse, scores[:3])
+
+    # -- sizes ---------------------------------------------------------------------------------
+
+    @property
+    def batch(self) -> int:
+        """B."""
+        return int(self.q.shape[0])
+
+    @property
+    def query_heads(self) -> int:
+        """Hq."""
+        return int(self.q.shape[1])
+
+    @property
+    def kv_heads(self) -> int:
+        """Hkv."""
+        return int(self.k.shape[1])
+
+    @property
+    def query_count(self) -> int:
+        """Nq."""
+        return int(self.q.shape[2])
+
+    @property
+    def key_count(self) -> int:
+        """Nk."""
+        return int(self.k.shape[2])
+
+    @property
+    def head_size(self) -> int:
+        """D."""
+        return int(self.q.shape[3])
+
+    @property
+    def value_size(self) -> int:
+        """Dv."""
+        return int(self.v.shape[3])
+
+    @property
+    def dtype_name(self) -> str:
+        """The name of the storage type of q, k and v: `float32`, `bfloat16`, …"""
+        return format_of(self.q.dtype).name
+
+    def shape_of(self, output: str) -> tuple[int, ...]:
+        """The shape of one of `OUTPUTS`."""
+        if output == "dbias" and self.bias is not None:
+            return self.bias.shape
+        rows = (self.batch, self.query_heads, self.query_count)
+        shapes = {"out": (*rows, self.value_size), "lse": rows, "dq": self.q.shape}
+        shapes |= {"dk": self.k.shape, "dv": self.v.shape, "dsinks": (self.query_heads,)}
+        if output not in shapes:
+            raise ProblemError(f"output {output!r} is not defined for this problem")
+        return shapes[output]
+
+    def replace(self, **changes: Any) -> Problem:
+        """A copy with some fields changed, validated anew."""
+        return replace(self, **changes)
+
+    # -- who sees whom -------------------------------------------------------------------------
+
+    def offset(self, batch: int) -> int:
+        """The key that row 0 of this batch entry meets on the diagonal."""
+        if self.diagonal == "top-left":
+            return 0
+        if self.diagonal == "bottom-right":
+            return self._length(self.key_lengths, batch, self.key_count) - self._length(
+                self.query_lengths, batch, self.query_count
+            )
+        return self.diagonal
+
+    def ahead(self, batch: int) -> npt.NDArray[np.int64]:
+        """i + offset - j for every row i and key j: (Nq, Nk). Negative: the key lies ahead."""
+        i = np.arange(self.query_count, dtype=np.int64)[:, None]
+        j = np.arange(self.key_count, dtype=np.int64)[None, :]
+        return i + self.offset(batch) - j
+
+    def visible(self, batch: int, head: int) -> BoolArray:
+        """Which keys each row sees: (Nq, Nk). The conjunction of every option that hides."""
+        ahead = self.ahead(batch)
+        keys = self._length(self.key_lengths, batch, self.key_count)
+        queries = self._length(self.query_lengths, batch, self.query_count)
+        seen: BoolArray = np.zeros(ahead.shape, dtype=np.bool_)
+        seen[:queries, :keys] = True
+        if self.causal:
+            seen = seen & (ahead >= 0)
+        if self.window is not None:
+            left, right = self.window
+            if left is not None:
+                seen = seen & (ahead <= left)
+            if right is not None:
+                seen = seen & (ahead >= -right)
+        if self.mask is not None:
+            seen = seen & self._scores_of(self.mask, batch, head)
+        if self.bias is not None:
+            seen = seen & ~np.isneginf(self._scores_of(self.bias, batch, head).astype(np.float64))
+        return seen
+
+    def heads(self) -> Iterator[Head]:
+        """Every query head of every batch entry, in order (batch major)."""
+        for batch in range(self.batch):
+            ahead = self.ahead(batch)
+            for head in range(self.query_heads):
+                yield self._head(batch, head, ahead)
+
+    def _head(self, batch: int, head: int, ahead: npt.NDArray[np.int64]) -> Head:
+        kv = head // (self.query_heads // self.kv_heads)
+        visible = self.visible(batch, head)
+        used = visible.any(axis=0)[:, None]
+        bias = None
+        if self.bias is not None:
+            bias = np.where(visible, self._scores_of(self.bias, batch, head).astype(np.float64), 0)
+        return Head(
+            batch=batch,
+            index=head,
+            kv_index=kv,
+            scale=self.scale,
+            softcap=self.softcap,
+            query=self.q[batch, head].astype(np.float64),
+            key=np.where(used, self.k[batch, kv].astype(np.float64), 0.0),
+            value=np.where(used, self.v[batch, kv].astype(np.float64), 0.0),
+            visible=visible,
+            ahead=ahead,
+            bias=bias,
+            slope=None if self.alibi is None else float(self.alibi[head]),
+            sink=None if self.sinks is None else float(self.sinks[head]),
+            dout=None if self.dout is None else self.dout[batch, head].astype(np.float64),
+            dlse=None if self.dlse is None else self.dlse[batch, head].astype(np.float64),
+        )
+
+    def _scores_of(self, array: Array, batch: int, head: int) -> Array:
+        """The (Nq, Nk) view of a broadcastable array."""
+        full = (self.batch, self.query_heads, self.query_count, self.key_count)
+        scores: Array = np.broadcast_to(array, full)[batch, head]
+        return scores
+
+    @staticmethod
+    def _length(lengths: npt.NDArray[np.integer[Any]] | None, batch: int, full: int) -> int:
+        return full if lengths is None else int(lengths[batch])
+
+    # -- validation ----------------------------------------------------------------------------
+
+    def _check_operands(self) -> None:
+        for name in ("q", "k", "v"):
+            array = getattr(self, name)
+            if not isinstance(array, np.ndarray) or array.ndim != 4:
+                raise ProblemError(
+                    f"{name}: expected a NumPy array (batch, heads, length, size), "
+                    f"got {getattr(array, 'shape', type(array).__name__)}"
+                )
+            if array.dtype != self.q.dtype:
+                raise ProblemError(f"{name}: expected q's dtype {self.q.dtype}, got {array.dtype}")
+        try:
+            format_of(self.q.dtype)
+        except TypeError as error:
+            raise ProblemError(f"q, k, v: {error}") from None
+        (b, hq, _, d), (bk, hkv, nk, dk) = self.q.shape, self.k.shape
+        if 0 in (b, hq, hkv, d, self.v.shape[3]):
+            raise ProblemError(
+                f"q {self.q.shape}, k {self.k.shape}, v {self.v.shape}: batch, heads and sizes "
+                "must be at least 1 (lengths may be 0)"
+            )
+        if (bk, dk) != (b, d):
+            raise ProblemError(f"k: expected (B={b}, Hkv, Nk, D={d}), got {self.k.shape}")
+        if self.v.shape[:3] != (b, hkv, nk):
+            raise ProblemError(f"v: expected (B={b}, Hkv={hkv}, Nk={nk}, Dv), got {self.v.shape}")
+        if hq % hkv:
+            raise ProblemError(f"q has {hq} heads: expected a multiple of k's {hkv}")
+
+    def _check_numbers(self) -> None:
+        if not np.isfinite(self.scale):
+            raise ProblemError(f"scale: expected a finite number, got {self.scale}")
+        if self.softcap is not None and not 0 < self.softcap < np.inf:
+            raise ProblemError(f"softcap: expected a positive finite number, got {self.softcap}")
+        if self.diagonal not in ("bottom-right", "top-left") and (
+            isinstance(self.diagonal, bool) or not isinstance(self.diagonal, int)
+        ):
+            raise ProblemError(
+                f"diagonal: expected 'bottom-right', 'top-left' or an int, got {self.diagonal!r}"
+            )
+        if self.window is not None and (
+            len(self.window) != 2
+            or any(w is not None and (not isinstance(w, int) or w < 0) for w in self.window)
+        ):
+            raise ProblemError(
+                "window: expected (left, right), each a non-negative int or None, "
+                f"got {self.window}"
+            )
+
+    @staticmethod
+    def _check_broadcast(name: str, array: Array | None, full: tuple[int, ...]) -> None:
+        if array is None:
+            return
+        try:
+            fits = np.broadcast_shapes(array.shape, full) == full
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ProblemError(
+                f"{name}: expected a shape that broadcasts to {full}, got {array.shape}"
+            )
+
+    @staticmethod
+    def _check_exact(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
+        if array is None:
+            return
+        if array.shape != shape:
+            raise ProblemError(f"{name}: expected shape {shape}, got {array.shape}")
+        if not np.all(np.isfinite(np.asarray(array, np.float64))):
+            raise ProblemError(f"{name}: expected finite values")
+
+    @staticmethod
+    def _check_lengths(name: str, lengths: Array | None, batch: int, most: int) -> None:
+        if lengths is None:
+            return
+        if lengths.shape != (batch,) or not np.issubdtype(lengths.dtype, np.integer):
+            raise ProblemError(
+                f"{name}: expected integers of shape ({batch},), "
+                f"got {lengths.dtype} of shape {lengths.shape}"
+            )
+        if lengths.size and (lengths.min() < 0 or lengths.max() > most):
+            raise ProblemError(f"{name}: expected values from 0 to {most}, got {lengths.tolist()}")

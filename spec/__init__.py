@@ -1,0 +1,1 @@
+"""The claims: what is true of every attention, one record each."""
