@@ -197,8 +197,8 @@ class Problem:
         ahead = self.ahead(batch)
         keys = self._length(self.key_lengths, batch, self.key_count)
         queries = self._length(self.query_lengths, batch, self.query_count)
-        seen: BoolArray = np.zeros(ahead.shape, dtype=np.bool_)
-        seen[:queries, :keys] = True
+        rows = np.arange(self.query_count) < queries
+        seen: BoolArray = rows[:, None] & (np.arange(self.key_count) < keys)[None, :]
         if self.causal:
             seen = seen & (ahead >= 0)
         if self.window is not None:
