@@ -223,7 +223,7 @@ class Problem:
     def _head(self, batch: int, head: int, ahead: npt.NDArray[np.int64]) -> Head:
         kv = head // (self.query_heads // self.kv_heads)
         visible = self.visible(batch, head)
-        used = visible.any(axis=0)[:, None]
+        used: BoolArray = np.asarray(visible.any(axis=0))[:, None]
         bias = None
         if self.bias is not None:
             bias = np.where(visible, self._scores_of(self.bias, batch, head).astype(np.float64), 0)
