@@ -1,0 +1,188 @@
+"""The cases: which shapes, option settings and input families an implementation is asked.
+
+A case's id is `family/shape/settings`. Its numbers depend on that id, the type and the seed
+alone, so any case can be drawn by itself, at any level. A level draws from a bounded set of
+shapes, because compilers pay for every new one; values and settings are free.
+"""
+
+from __future__ import annotations
+
+import itertools
+import zlib
+from collections.abc import Callable, Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from attnspec.conformance.inputs import FAMILIES
+from attnspec.conformance.options import OPTIONS
+from attnspec.oracle.formats import FORMATS
+from attnspec.oracle.problem import Diagonal, Problem
+
+__all__ = ["LEVELS", "Case", "Shape", "draw", "gradient_cases", "parse_settings", "reference_cases"]
+
+LEVELS = ("smoke", "standard", "full")
+
+Settings = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The sizes of a problem; written `b2h4g2q19k37d32v32` in ids."""
+
+    batch: int
+    heads: int
+    kv_heads: int
+    queries: int
+    keys: int
+    size: int
+    value_size: int
+
+    def __str__(self) -> str:
+        return (
+            f"b{self.batch}h{self.heads}g{self.kv_heads}"
+            f"q{self.queries}k{self.keys}d{self.size}v{self.value_size}"
+        )
+
+
+@dataclass(frozen=True)
+class Case:
+    """One problem to be drawn: an input family, a shape and option settings."""
+
+    family: str
+    shape: Shape
+    settings: Settings = ()
+
+    @property
+    def id(self) -> str:
+        """The case as it stands in test ids and reports."""
+        chosen = "+".join(f"{option}:{variant}" for option, variant in self.settings)
+        return f"{self.family}/{self.shape}/{chosen or 'plain'}"
+
+
+def parse_settings(text: str) -> Settings:
+    """`causal+bias:full` as (("causal", "on"), ("bias", "full"))."""
+    pairs = (word.partition(":") for word in text.split("+") if word)
+    return tuple((option, variant or "on") for option, _, variant in pairs)
+
+
+# -- drawing -----------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=16)
+def draw(case: Case, *, dtype: str, diagonal: Diagonal, seed: int) -> Problem:
+    """The problem of a case, in the type under test, with a unit-scale cotangent `dout`."""
+    form, shape = FORMATS[dtype], _with_heads(case)
+    rng = np.random.default_rng([seed, zlib.crc32(f"{dtype}/{case.id}".encode())])
+    queries = (shape.batch, shape.heads, shape.queries)
+    keys = (shape.batch, shape.kv_heads, shape.keys)
+    normal = (
+        rng.standard_normal((*queries, shape.size)),
+        rng.standard_normal((*keys, shape.size)),
+        rng.standard_normal((*keys, shape.value_size)),
+    )
+    q, k, v = (form.round(x) for x in FAMILIES[case.family].draw(rng, form, normal))
+    dout = form.round(rng.standard_normal((*queries, shape.value_size)))
+    fields: dict[str, Any] = {"scale": shape.size**-0.5}
+    full = (shape.batch, shape.heads, shape.queries, shape.keys)
+    for option, variant in case.settings:
+        fields |= OPTIONS[option][variant](rng, full, form)
+    return Problem(q=q, k=k, v=v, dout=dout, diagonal=diagonal, **fields)
+
+
+def _with_heads(case: Case) -> Shape:
+    kv_heads = {"grouped": case.shape.heads // 2, "single": 1}
+    chosen = dict(case.settings).get("gqa")
+    return replace(case.shape, kv_heads=kv_heads[chosen]) if chosen else case.shape
+
+
+# -- the grid ----------------------------------------------------------------------------------
+
+SMALL = Shape(2, 2, 2, 33, 65, 40, 40)
+WIDE = Shape(1, 2, 2, 128, 256, 64, 64)  # 8,192 elements a head: enough for a mean square
+OPTION = Shape(2, 4, 4, 24, 40, 16, 16)
+SQUARE = Shape(2, 4, 4, 33, 33, 16, 16)
+
+TILE_EDGES = (
+    *((1, 1), (1, 2), (2, 1), (1, 127), (1, 128), (1, 129), (15, 17), (16, 16), (17, 15)),
+    *((31, 33), (32, 32), (33, 31), (63, 65), (64, 64), (65, 63), (127, 129), (128, 128)),
+    *((129, 127), (255, 257), (256, 256), (257, 255), (0, 5), (5, 0)),
+)
+HEAD_SIZES = ((1, 1), (3, 3), (8, 8), (80, 80), (96, 96), (127, 127), (128, 128), (129, 129))
+LARGE_HEAD_SIZES = ((256, 256), (257, 257))
+UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
+
+
+def reference_cases(level: str, *, options: Collection[str]) -> list[Case]:
+    """The cases that forward and lse are compared with the oracle on, for claimed options."""
+    parts: Iterable[Iterator[Case]] = (_families(level), _lengths(level, options), _sizes(level))
+    found = [*itertools.chain(*parts), *_settings(level, options)]
+    return list(dict.fromkeys(found))
+
+
+def gradient_cases(level: str, *, options: Collection[str]) -> list[Case]:
+    """The cases that gradients are compared on: products of huge values overflow, legitimately."""
+    return [c for c in reference_cases(level, options=options) if c.family not in ("huge", "tiny")]
+
+
+def _families(level: str) -> Iterator[Case]:
+    for name, family in FAMILIES.items():
+        yield Case(name, SMALL)
+        if level != "smoke" and family.generic:
+            yield Case(name, WIDE)
+        if level == "full":
+            yield Case(name, Shape(1, 1, 1, 65, 1025, 128, 128))
+
+
+def _lengths(level: str, options: Collection[str]) -> Iterator[Case]:
+    edges = TILE_EDGES if level != "smoke" else TILE_EDGES[5:9]
+    for queries, keys in edges:
+        shape = Shape(1, 2, 2, queries, keys, 16, 16)
+        yield Case("needle", shape)
+        if "causal" in options:
+            yield Case("normal", shape, (("causal", "on"),))
+    if level != "smoke":
+        yield Case("positive", Shape(1, 1, 1, 8, 2048, 32, 32))
+        yield Case("uniform", Shape(1, 1, 1, 4, 4099, 16, 16))
+    if level == "full":
+        yield Case("uniform", Shape(1, 1, 1, 2, 65536, 8, 8))
+        yield Case("positive", Shape(1, 1, 1, 2, 65536, 8, 8))
+        for queries, keys in itertools.product((1, 31, 32, 33, 127, 129), repeat=2):
+            yield Case("normal", Shape(1, 1, 1, queries, keys, 64, 64))
+
+
+def _sizes(level: str) -> Iterator[Case]:
+    sizes = {
+        "smoke": (*HEAD_SIZES[-1:], *UNEQUAL_SIZES[:1]),
+        "standard": (*HEAD_SIZES, *LARGE_HEAD_SIZES, *UNEQUAL_SIZES),
+        "full": (*HEAD_SIZES, *LARGE_HEAD_SIZES, *UNEQUAL_SIZES),
+    }
+    for size, value_size in sizes[level]:
+        yield Case("normal", Shape(1, 2, 2, 9, 21, size, value_size))
+
+
+def _settings(level: str, options: Collection[str]) -> Iterator[Case]:
+    """Every variant of every claimed option, alone; then every pair of options."""
+    claimed = [option for option in OPTIONS if option in options]
+    for option in claimed:
+        variants = list(OPTIONS[option])
+        for variant in variants if level != "smoke" else variants[:1]:
+            yield Case("normal", OPTION, ((option, variant),))
+    if level == "smoke":
+        return
+    for first, second in itertools.combinations(claimed, 2):
+        for pair in _pairs(list(OPTIONS[first]), list(OPTIONS[second]), every=level == "full"):
+            yield Case("normal", OPTION, ((first, pair[0]), (second, pair[1])))
+            if level == "full":
+                yield Case("large", SQUARE, ((first, pair[0]), (second, pair[1])))
+
+
+def _pairs(first: list[str], second: list[str], *, every: bool) -> list[tuple[str, str]]:
+    """Pairs in which every variant of both occurs; all of them if `every`."""
+    if every:
+        return list(itertools.product(first, second))
+    longest = max(len(first), len(second))
+    cycle: Callable[[list[str]], Any] = itertools.cycle
+    return list(itertools.islice(zip(cycle(first), cycle(second), strict=False), longest))

@@ -1,0 +1,166 @@
+"""The option settings that cases are made of: for each option its variants, by name.
+
+A variant turns a generator, the full score shape (B, Hq, Nq, Nk) and the format under test into
+fields of `Problem`. Broadcast patterns are variants: code paths differ by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnspec.oracle.formats import FORMATS, Format
+
+__all__ = ["OPTIONS"]
+
+ScoreShape = tuple[int, int, int, int]
+Variant = Callable[[np.random.Generator, ScoreShape, Format], dict[str, Any]]
+BoolArray = npt.NDArray[np.bool_]
+
+
+def _fixed(**fields: Any) -> Variant:
+    return lambda rng, shape, form: fields
+
+
+def _axes(shape: ScoreShape, axes: str) -> tuple[int, ...]:
+    """`bhqk` keeps every axis, `k` only the keys'; the others have length 1."""
+    return tuple(n if axis in axes else 1 for n, axis in zip(shape, "bhqk", strict=True))
+
+
+# -- mask --------------------------------------------------------------------------------------
+
+
+def _mask(axes: str) -> Variant:
+    def draw(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+        mask = rng.random(_axes(shape, axes)) < 0.7
+        mask[..., :1] |= ~mask.any(axis=-1, keepdims=True)  # no empty row: that is its own variant
+        return {"mask": mask}
+
+    return draw
+
+
+def _mask_two_dimensional(
+    rng: np.random.Generator, shape: ScoreShape, form: Format
+) -> dict[str, Any]:
+    return {"mask": _mask("qk")(rng, shape, form)["mask"][0, 0]}
+
+
+def _mask_empty_rows(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    mask: BoolArray = _mask("bhqk")(rng, shape, form)["mask"]
+    return {"mask": mask & (np.arange(shape[2]) % 3 != 1)[:, None]}
+
+
+def _mask_first_keys(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    return {"mask": np.broadcast_to(np.arange(shape[3]) >= shape[3] // 2, _axes(shape, "qk"))}
+
+
+def _mask_all_true(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    return {"mask": np.ones(_axes(shape, "qk"), dtype=np.bool_)}
+
+
+# -- bias --------------------------------------------------------------------------------------
+
+
+def _bias(axes: str, size: float = 1.0) -> Variant:
+    def draw(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+        return {"bias": form.round(size * rng.standard_normal(_axes(shape, axes)))}
+
+    return draw
+
+
+def _bias_two_dimensional(
+    rng: np.random.Generator, shape: ScoreShape, form: Format
+) -> dict[str, Any]:
+    return {"bias": _bias("qk")(rng, shape, form)["bias"][0, 0]}
+
+
+def _bias_hiding(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    mask: BoolArray = _mask("bqk")(rng, shape, form)["mask"]
+    noise = rng.standard_normal(_axes(shape, "bqk"))
+    return {"bias": form.round(np.where(mask, noise, -np.inf))}
+
+
+def _bias_finite_minimum(
+    rng: np.random.Generator, shape: ScoreShape, form: Format
+) -> dict[str, Any]:
+    mask: BoolArray = _mask("qk")(rng, shape, form)["mask"]
+    # Half of the most negative number: the number itself may overflow when a score is added.
+    return {"bias": form.round(np.where(mask, 0.0, -form.largest / 2))}
+
+
+# -- the others --------------------------------------------------------------------------------
+
+
+def _side_format(form: Format) -> Format:
+    """Sinks and slopes come in float32, or in float64 under float64."""
+    return FORMATS["float64" if form.name == "float64" else "float32"]
+
+
+def _sinks(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    return {"sinks": _side_format(form).round(2 * rng.standard_normal(shape[1]))}
+
+
+def _alibi(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    return {"alibi": _side_format(form).round(2.0 ** -np.arange(1, 1 + shape[1]))}
+
+
+def _lengths(name: str, *, axis: int, low: float) -> Variant:
+    def draw(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+        most = shape[axis]
+        lengths = rng.integers(int(low * most), most, size=shape[0], endpoint=True)
+        if low == 0:
+            lengths[0] = 0
+        return {name: lengths.astype(np.int32)}
+
+    return draw
+
+
+OPTIONS: dict[str, dict[str, Variant]] = {
+    "causal": {"on": _fixed(causal=True)},
+    "window": {
+        "sliding": _fixed(window=(7, 0)),
+        "both": _fixed(window=(3, 2)),
+        "left": _fixed(window=(4, None)),
+        "right": _fixed(window=(None, 1)),
+        "self": _fixed(window=(0, 0)),
+    },
+    "mask": {
+        "full": _mask("bhqk"),
+        "keys": _mask("bk"),
+        "heads": _mask("hqk"),
+        "batch": _mask("bqk"),
+        "two-dimensional": _mask_two_dimensional,
+        "all-true": _mask_all_true,
+        "empty-rows": _mask_empty_rows,
+        "first-keys-hidden": _mask_first_keys,
+    },
+    "bias": {
+        "full": _bias("bhqk"),
+        "keys": _bias("bk"),
+        "heads": _bias("hqk"),
+        "batch": _bias("bqk"),
+        "two-dimensional": _bias_two_dimensional,
+        "large": _bias("qk", size=20.0),
+        "neg-inf": _bias_hiding,
+        "finite-minimum": _bias_finite_minimum,
+    },
+    "softcap": {"tight": _fixed(softcap=1.5), "loose": _fixed(softcap=30.0)},
+    "sinks": {"normal": _sinks},
+    "alibi": {"standard": _alibi},
+    "key_lengths": {
+        "ragged": _lengths("key_lengths", axis=3, low=0.4),
+        "zero": _lengths("key_lengths", axis=3, low=0),
+    },
+    "query_lengths": {"ragged": _lengths("query_lengths", axis=2, low=0.4)},
+    "scale": {
+        "no-power-of-two": _fixed(scale=0.3),
+        "negative": _fixed(scale=-0.25),
+        "zero": _fixed(scale=0.0),
+        "large": _fixed(scale=2.0),
+    },
+    "gqa": {"grouped": _fixed(), "single": _fixed()},
+}
+"""option -> variant -> fields. `gqa` changes the shape instead: half the heads, or one."""
