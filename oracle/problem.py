@@ -9,6 +9,7 @@ here and nowhere else.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any, Literal
@@ -16,7 +17,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from attnspec.oracle.formats import Float64Array, format_of
+from attnspec.oracle.formats import FORMATS, Float64Array, format_of
 
 __all__ = ["OUTPUTS", "Head", "Problem", "ProblemError"]
 
@@ -101,13 +102,12 @@ class Problem:
     dlse: Array | None = None
 
     def __post_init__(self) -> None:
+        self._check_arrays()
         self._check_operands()
         self._check_numbers()
         scores = (self.batch, self.query_heads, self.query_count, self.key_count)
         self._check_broadcast("mask", self.mask, scores)
         self._check_broadcast("bias", self.bias, scores)
-        if self.mask is not None and self.mask.dtype != np.bool_:
-            raise ProblemError(f"mask: expected bool (True = may attend), got {self.mask.dtype}")
         if self.bias is not None and np.any(np.asarray(self.bias, np.float64) == np.inf):
             raise ProblemError("bias: +inf has no meaning; expected finite values or -inf (hides)")
         self._check_exact("sinks", self.sinks, (self.query_heads,))
@@ -160,14 +160,20 @@ class Problem:
         return format_of(self.q.dtype).name
 
     def shape_of(self, output: str) -> tuple[int, ...]:
-        """The shape of one of `OUTPUTS`."""
-        if output == "dbias" and self.bias is not None:
-            return self.bias.shape
+        """The shape of one of `OUTPUTS`; `ProblemError` where the problem does not define it."""
         rows = (self.batch, self.query_heads, self.query_count)
-        shapes = {"out": (*rows, self.value_size), "lse": rows, "dq": self.q.shape}
-        shapes |= {"dk": self.k.shape, "dv": self.v.shape, "dsinks": (self.query_heads,)}
+        shapes = {"out": (*rows, self.value_size), "lse": rows}
+        if self.dout is not None or self.dlse is not None:
+            shapes |= {"dq": self.q.shape, "dk": self.k.shape, "dv": self.v.shape}
+            if self.bias is not None:
+                shapes["dbias"] = self.bias.shape
+            if self.sinks is not None:
+                shapes["dsinks"] = self.sinks.shape
         if output not in shapes:
-            raise ProblemError(f"output {output!r} is not defined for this problem")
+            raise ProblemError(
+                f"output {output!r} is not defined for this problem: expected one of "
+                f"{', '.join(shapes)} (gradients need dout or dlse; dbias a bias, dsinks sinks)"
+            )
         return shapes[output]
 
     def replace(self, **changes: Any) -> Problem:
@@ -181,9 +187,8 @@ class Problem:
         if self.diagonal == "top-left":
             return 0
         if self.diagonal == "bottom-right":
-            return self._length(self.key_lengths, batch, self.key_count) - self._length(
-                self.query_lengths, batch, self.query_count
-            )
+            queries, keys = self._lengths(batch)
+            return keys - queries
         return self.diagonal
 
     def ahead(self, batch: int) -> npt.NDArray[np.int64]:
@@ -195,8 +200,7 @@ class Problem:
     def visible(self, batch: int, head: int) -> BoolArray:
         """Which keys each row sees: (Nq, Nk). The conjunction of every option that hides."""
         ahead = self.ahead(batch)
-        keys = self._length(self.key_lengths, batch, self.key_count)
-        queries = self._length(self.query_lengths, batch, self.query_count)
+        queries, keys = self._lengths(batch)
         rows = np.arange(self.query_count) < queries
         seen: BoolArray = rows[:, None] & (np.arange(self.key_count) < keys)[None, :]
         if self.causal:
@@ -251,26 +255,23 @@ class Problem:
         scores: Array = np.broadcast_to(array, full)[batch, head]
         return scores
 
-    @staticmethod
-    def _length(lengths: npt.NDArray[np.integer[Any]] | None, batch: int, full: int) -> int:
-        return full if lengths is None else int(lengths[batch])
+    def _lengths(self, batch: int) -> tuple[int, int]:
+        """How many queries and keys of this batch entry are not padding."""
+        queries = self.query_count if self.query_lengths is None else self.query_lengths[batch]
+        keys = self.key_count if self.key_lengths is None else self.key_lengths[batch]
+        return int(queries), int(keys)
 
     # -- validation ----------------------------------------------------------------------------
 
     def _check_operands(self) -> None:
         for name in ("q", "k", "v"):
             array = getattr(self, name)
-            if not isinstance(array, np.ndarray) or array.ndim != 4:
+            if array.ndim != 4:
                 raise ProblemError(
-                    f"{name}: expected a NumPy array (batch, heads, length, size), "
-                    f"got {getattr(array, 'shape', type(array).__name__)}"
+                    f"{name}: expected shape (batch, heads, length, size), got {array.shape}"
                 )
             if array.dtype != self.q.dtype:
                 raise ProblemError(f"{name}: expected q's dtype {self.q.dtype}, got {array.dtype}")
-        try:
-            format_of(self.q.dtype)
-        except TypeError as error:
-            raise ProblemError(f"q, k, v: {error}") from None
         (b, hq, _, d), (bk, hkv, nk, dk) = self.q.shape, self.k.shape
         if 0 in (b, hq, hkv, d, self.v.shape[3]):
             raise ProblemError(
@@ -285,10 +286,13 @@ class Problem:
             raise ProblemError(f"q has {hq} heads: expected a multiple of k's {hkv}")
 
     def _check_numbers(self) -> None:
-        if not np.isfinite(self.scale):
-            raise ProblemError(f"scale: expected a finite number, got {self.scale}")
-        if self.softcap is not None and not 0 < self.softcap < np.inf:
-            raise ProblemError(f"softcap: expected a positive finite number, got {self.softcap}")
+        for name in ("scale", "softcap"):
+            x = getattr(self, name)
+            real = isinstance(x, int | float | np.floating) and not isinstance(x, bool)
+            if not (real and math.isfinite(x)) and (name, x) != ("softcap", None):
+                raise ProblemError(f"{name}: expected a finite number, got {x!r}")
+        if self.softcap is not None and self.softcap <= 0:
+            raise ProblemError(f"softcap: expected a positive number, got {self.softcap}")
         if self.diagonal not in ("bottom-right", "top-left") and (
             isinstance(self.diagonal, bool) or not isinstance(self.diagonal, int)
         ):
@@ -296,23 +300,33 @@ class Problem:
                 f"diagonal: expected 'bottom-right', 'top-left' or an int, got {self.diagonal!r}"
             )
         if self.window is not None and (
-            len(self.window) != 2
+            np.shape(self.window) != (2,)
             or any(w is not None and (not isinstance(w, int) or w < 0) for w in self.window)
         ):
             raise ProblemError(
-                "window: expected (left, right), each a non-negative int or None, "
-                f"got {self.window}"
+                f"window: expected (left, right), each an int >= 0 or None, got {self.window!r}"
             )
+
+    def _check_arrays(self) -> None:
+        operands = ("q", "k", "v")
+        numbers = (*operands, "bias", "sinks", "alibi", "dout", "dlse")
+        dtypes = dict.fromkeys(numbers, tuple(FORMATS)) | {"mask": ("bool",)}
+        for name in (*dtypes, "key_lengths", "query_lengths"):
+            array = getattr(self, name)
+            if array is None and name not in operands:
+                continue
+            if not isinstance(array, np.ndarray):
+                raise ProblemError(f"{name}: expected a NumPy array, got {type(array).__name__}")
+            if name in dtypes and array.dtype.name not in dtypes[name]:
+                expected = " or ".join(dtypes[name])
+                raise ProblemError(f"{name}: expected dtype {expected}, got {array.dtype}")
 
     @staticmethod
     def _check_broadcast(name: str, array: Array | None, full: tuple[int, ...]) -> None:
         if array is None:
             return
-        try:
-            fits = np.broadcast_shapes(array.shape, full) == full
-        except ValueError:
-            fits = False
-        if not fits:
+        pairs = zip(reversed(array.shape), reversed(full), strict=False)
+        if array.ndim > len(full) or any(n not in (1, most) for n, most in pairs):
             raise ProblemError(
                 f"{name}: expected a shape that broadcasts to {full}, got {array.shape}"
             )
