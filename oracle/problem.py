@@ -117,8 +117,6 @@ class Problem:
         self._check_exact("dout", self.dout, (*scores[:3], self.value_size))
         self._check_exact("dlse", self.dlse, scores[:3])
 
-    # -- sizes ---------------------------------------------------------------------------------
-
     @property
     def batch(self) -> int:
         """B."""
@@ -179,8 +177,6 @@ class Problem:
     def replace(self, **changes: Any) -> Problem:
         """A copy with some fields changed, validated anew."""
         return replace(self, **changes)
-
-    # -- who sees whom -------------------------------------------------------------------------
 
     def offset(self, batch: int) -> int:
         """The key that row 0 of this batch entry meets on the diagonal."""
@@ -261,8 +257,6 @@ class Problem:
         keys = self.key_count if self.key_lengths is None else self.key_lengths[batch]
         return int(queries), int(keys)
 
-    # -- validation ----------------------------------------------------------------------------
-
     def _check_operands(self) -> None:
         for name in ("q", "k", "v"):
             array = getattr(self, name)
@@ -300,7 +294,8 @@ class Problem:
                 f"diagonal: expected 'bottom-right', 'top-left' or an int, got {self.diagonal!r}"
             )
         if self.window is not None and (
-            np.shape(self.window) != (2,)
+            not isinstance(self.window, tuple)
+            or len(self.window) != 2
             or any(w is not None and (not isinstance(w, int) or w < 0) for w in self.window)
         ):
             raise ProblemError(
