@@ -1,0 +1,230 @@
+"""Tier `float64`: attention and its gradients in NumPy float64, with a proven error bound.
+
+The proof is in the pieces: `running_error.py` (the model and the lemmas), `float64_softmax.py`,
+and the gradients here. What must be assumed of the machine is in `assumptions.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from attnspec.oracle import assumptions
+from attnspec.oracle.enclosure import Reference
+from attnspec.oracle.float64_softmax import scores, softmax
+from attnspec.oracle.formats import Float64Array
+from attnspec.oracle.problem import Head, Problem
+from attnspec.oracle.running_error import (
+    FLOOR,
+    SLACK,
+    TINY,
+    Ball,
+    Total,
+    U,
+    gamma,
+    operand_product,
+    product,
+    scaled,
+)
+
+__all__ = ["enclose"]
+
+BoolArray = npt.NDArray[np.bool_]
+
+
+def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
+    """Enclose the outputs named in `want` (of `OUTPUTS`), each in its shape of `Problem.shape_of`.
+
+    A bound of inf means that float64 does not reach: something overflows, or the scores are too
+    large for their rounding errors. Raises `AssumptionFailed`.
+    """
+    assumptions.check()
+    totals = {name: Total(_total_shape(problem, name)) for name in want}
+    with np.errstate(all="ignore"):
+        for head in problem.heads():
+            for name, ball in _outputs(problem, head, want):
+                totals[name].add(_place(problem, head, name), ball)
+        enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
+    return Reference("float64", enclosures)
+
+
+def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:
+    """The shape that heads add into: the output's, with dbias's missing leading axes."""
+    shape = problem.shape_of(output)
+    return (1,) * (4 - len(shape)) + shape if output == "dbias" else shape
+
+
+def _place(problem: Problem, head: Head, output: str) -> tuple[int, ...]:
+    """Where this head adds into the output."""
+    if output == "dbias":
+        batches, heads = _total_shape(problem, output)[:2]
+        return (head.batch if batches > 1 else 0, head.index if heads > 1 else 0)
+    if output == "dsinks":
+        return (head.index,)
+    return (head.batch, head.kv_index if output in ("dk", "dv") else head.index)
+
+
+def _outputs(problem: Problem, head: Head, want: Collection[str]) -> Iterator[tuple[str, Ball]]:
+    """This head's part of every output of `want`."""
+    rows: BoolArray = head.visible.any(axis=1)
+    # A row that sees no key may be padding, with anything in it.
+    query = np.where(rows[:, None], head.query, 0.0)
+    hidden = ~head.visible
+    ball, slope = scores(head, query, hidden)
+    keys = len(head.key)
+    if head.sink is not None or keys == 0:
+        ball, hidden = _with_sink(ball, hidden, head.sink)
+    terms = sum(hidden.shape)  # no sum has more; dbias sums over one axis, then the other
+    all_weights, lse = softmax(ball, hidden, terms=terms)
+    weights = Ball(all_weights.value[:, :keys], all_weights.radius[:, :keys])
+    out = _exact_zero(operand_product(weights, head.value), unless=rows)
+    yield from ((name, ball) for name, ball in (("out", out), ("lse", lse)) if name in want)
+    if not set(want) <= {"out", "lse"}:
+        sink = Ball(all_weights.value[:, keys:], all_weights.radius[:, keys:])
+        yield from _gradients(
+            _Forward(head, query, weights, sink, out, slope, terms), problem, want
+        )
+
+
+def _with_sink(ball: Ball, hidden: BoolArray, sink: float | None) -> tuple[Ball, BoolArray]:
+    """With a last column: the exact logit of the sink, or hidden where there is none (Nk = 0)."""
+    last = ((0, 0), (0, 1))
+    value = np.pad(ball.value, last, constant_values=-np.inf if sink is None else sink)
+    return (
+        Ball(value, np.pad(ball.radius, last)),
+        np.pad(hidden, last, constant_values=sink is None),
+    )
+
+
+def _exact_zero(ball: Ball, *, unless: BoolArray) -> Ball:
+    """The ball, with rows that are exactly 0 unless used."""
+    used = unless[:, None]
+    return Ball(np.where(used, ball.value, 0.0), np.where(used, ball.radius, 0.0))
+
+
+# -- gradients ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Forward:
+    """What the gradients need of one head's forward pass. Weights are operands, and include
+    gamma_terms |value| in their radius; `slope` is 1 - tanh² of the soft-cap."""
+
+    head: Head
+    query: Float64Array
+    weights: Ball
+    sink: Ball  # (Nq, 1), or (Nq, 0) without a sink
+    out: Ball
+    slope: Ball | None
+    terms: int
+
+
+def _gradients(f: _Forward, problem: Problem, want: Collection[str]) -> Iterator[tuple[str, Ball]]:
+    """This head's part of every gradient of `want`."""
+    head = f.head
+    rows: BoolArray = head.visible.any(axis=1)
+    used: BoolArray = head.visible.any(axis=0)
+    dout = np.zeros_like(f.out.value) if head.dout is None else head.dout
+    if "dv" in want:
+        yield "dv", _exact_zero(operand_product(_transposed(f.weights), dout), unless=used)
+    shift = _row_shift(f, dout)
+    if "dsinks" in want:
+        yield "dsinks", _sink_gradient(f.sink, shift, f.terms)
+    if not {"dq", "dk", "dbias"} & set(want):
+        return
+    dscores = _score_gradient(f, dout, shift)
+    if "dbias" in want:
+        yield "dbias", _folded(dscores, _total_shape(problem, "dbias")[2:])
+    if f.slope is not None:
+        dscores = _through_cap(dscores, f.slope, f.terms)
+    if "dq" in want:
+        dq = scaled(operand_product(dscores, head.key), head.scale)
+        yield "dq", _exact_zero(dq, unless=rows)
+    if "dk" in want:
+        dk = scaled(operand_product(_transposed(dscores), f.query), head.scale)
+        yield "dk", _exact_zero(dk, unless=used)
+
+
+def _transposed(ball: Ball) -> Ball:
+    return Ball(ball.value.T, ball.radius.T)
+
+
+def _row_shift(f: _Forward, dout: Float64Array) -> Ball:
+    """dlse - D for each row, D = Σ_c dout_c out_c over Dv terms.
+
+    |D - D̂| <= Σ |dout| rad out + gamma_Dv Σ |dout| |ôut| + Dv 2^-1074, and computing the radius
+    loses two underflows a term more; the difference rounds once.
+    """
+    size = dout.shape[1]
+    value = -np.einsum("ic,ic->i", dout, f.out.value)
+    around = f.out.radius + gamma(size) * np.abs(f.out.value) + TINY
+    radius = np.einsum("ic,ic->i", np.abs(dout), around) + 2 * size * TINY
+    if f.head.dlse is not None:
+        value = value + f.head.dlse
+    return Ball(value, (radius + U * np.abs(value)) * SLACK + TINY)
+
+
+def _score_gradient(f: _Forward, dout: Float64Array, shift: Ball) -> Ball:
+    """dS = P (dP - D + dlse), dP = dout vᵀ, as an operand.
+
+    inner = dP + shift errs by r = rad dP + rad shift + u |inner|. Then
+        |dS - fl(P̂ inner^)| <= rad P (|inner^| + r) + P̂ r + u |P̂ inner^| + 2^-1074,
+    since |P x - P̂ x^| <= |P - P̂| |x| + P̂ |x - x^|. To be an operand, it takes up gamma_terms |dS|.
+    """
+    weights = f.weights
+    inner, r = product(dout, f.head.value.T)
+    inner += shift.value[:, None]
+    size = np.abs(inner)
+    r += shift.radius[:, None]
+    r += U * size
+    value = weights.value * inner
+    radius = size + r
+    radius *= weights.radius
+    size *= gamma(f.terms) + 2 * U
+    r += size
+    r *= weights.value
+    radius += r
+    return _operand(value, radius, ~f.head.visible)
+
+
+def _operand(value: Float64Array, radius: Float64Array, hidden: BoolArray) -> Ball:
+    """With the floor of an operand (which covers every underflow), and exactly 0 where hidden."""
+    radius *= SLACK
+    radius += FLOOR
+    np.copyto(value, 0.0, where=hidden)
+    np.copyto(radius, 0.0, where=hidden)
+    return Ball(value, radius)
+
+
+def _through_cap(dscores: Ball, slope: Ball, terms: int) -> Ball:
+    """dS (1 - tanh²): rad dS (|cap'| + rad cap') + |dS| (rad cap' + (gamma + 2u) |cap'|)."""
+    cap = np.abs(slope.value)
+    radius = dscores.radius * (cap + slope.radius)
+    radius += np.abs(dscores.value) * (slope.radius + (gamma(terms) + 2 * U) * cap)
+    return _operand(dscores.value * slope.value, radius, dscores.radius == 0)
+
+
+def _sink_gradient(sink: Ball, shift: Ball, terms: int) -> Ball:
+    """Σ_i Psink_i (dlse_i - D_i): a product of balls, summed over at most `terms` rows."""
+    weight, around = sink.value[:, 0], sink.radius[:, 0]
+    size = np.abs(shift.value)
+    radius = around * (size + shift.radius)
+    radius += weight * (shift.radius + (gamma(terms) + 2 * U) * size)
+    value = np.dot(weight, shift.value)
+    return Ball(np.asarray(value), np.asarray((radius + FLOOR).sum() * SLACK))
+
+
+def _folded(dscores: Ball, shape: tuple[int, ...]) -> Ball:
+    """dS summed over the axes along which the bias was broadcast, one after the other.
+
+    A sum of Nq terms and then one of Nk err by gamma_Nq + gamma_Nk + gamma_Nq gamma_Nk <=
+    gamma_(Nq + Nk) of Σ|dS| (Higham, lemma 3.3), which the operand's radius includes.
+    """
+    value, radius = dscores
+    for axis, size in enumerate(shape):
+        if size == 1:
+            value, radius = value.sum(axis, keepdims=True), radius.sum(axis, keepdims=True)
+    return Ball(value, radius * SLACK)
