@@ -58,7 +58,8 @@ class Format:
         _, exponent = np.frexp(np.where(np.isfinite(x), x, 0.0))
         # The last kept bit weighs 2^(exponent - digits), and never less than a subnormal's step.
         step = np.maximum(exponent - self.digits, self.exponent_min - self.digits + 1)
-        rounded = np.where(np.isfinite(x), np.ldexp(np.rint(np.ldexp(x, -step)), step), x)
+        with np.errstate(over="ignore"):
+            rounded = np.where(np.isfinite(x), np.ldexp(np.rint(np.ldexp(x, -step)), step), x)
         rounded = np.where(np.abs(rounded) > self.largest, np.copysign(np.inf, x), rounded)
         return np.where(np.isnan(x), x, rounded).astype(self.dtype)
 
