@@ -20,12 +20,24 @@ from attnspec.conformance.inputs import FAMILIES
 from attnspec.conformance.options import OPTIONS
 from attnspec.oracle.formats import FORMATS
 from attnspec.oracle.problem import Diagonal, Problem
+from attnspec.spec.claim import all_claims
 
-__all__ = ["LEVELS", "Case", "Shape", "draw", "gradient_cases", "parse_settings", "reference_cases"]
+__all__ = [
+    "LEVELS",
+    "Case",
+    "Shape",
+    "claim_cases",
+    "draw",
+    "gradient_cases",
+    "is_generic",
+    "reference_cases",
+]
 
 LEVELS = ("smoke", "standard", "full")
 
 Settings = tuple[tuple[str, str], ...]
+
+CLAIMS = {claim.id: claim for claim in all_claims()}
 
 
 @dataclass(frozen=True)
@@ -66,6 +78,15 @@ def parse_settings(text: str) -> Settings:
     """`causal+bias:full` as (("causal", "on"), ("bias", "full"))."""
     pairs = (word.partition(":") for word in text.split("+") if word)
     return tuple((option, variant or "on") for option, _, variant in pairs)
+
+
+STRUCTURED_SETTINGS = {("scale", "zero"), ("bias", "finite-minimum")}
+"""Settings that make the weights equal or the scores huge, whatever the inputs."""
+
+
+def is_generic(case: Case) -> bool:
+    """Whether the roundings that the case causes are independent (see `inputs`)."""
+    return FAMILIES[case.family].generic and STRUCTURED_SETTINGS.isdisjoint(case.settings)
 
 
 # -- drawing -----------------------------------------------------------------------------------
@@ -115,16 +136,34 @@ LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
 
 
-def reference_cases(level: str, *, options: Collection[str]) -> list[Case]:
+def reference_cases(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
     """The cases that forward and lse are compared with the oracle on, for claimed options."""
     parts: Iterable[Iterator[Case]] = (_families(level), _lengths(level, options), _sizes(level))
     found = [*itertools.chain(*parts), *_settings(level, options)]
     return list(dict.fromkeys(found))
 
 
-def gradient_cases(level: str, *, options: Collection[str]) -> list[Case]:
-    """The cases that gradients are compared on: products of huge values overflow, legitimately."""
-    return [c for c in reference_cases(level, options=options) if c.family not in ("huge", "tiny")]
+def gradient_cases(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+    """The cases that gradients are compared on: products of huge values overflow, legitimately.
+
+    dbias and dsinks are asked where the problem has a bias or sinks.
+    """
+    found = reference_cases(claim, level=level, options=options)
+    found = [case for case in found if case.family not in ("huge", "tiny")]
+    needed = {"dbias": "bias", "dsinks": "sinks"}.get(claim)
+    return [case for case in found if needed is None or needed in dict(case.settings)]
+
+
+def claim_cases(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+    """The problems that a claim's property starts from: its own settings, where claimed."""
+    record = CLAIMS[claim]
+    shape = SQUARE if record.self_attention else OPTION
+    settings = [parse_settings(text) for text in record.settings]
+    settings = [chosen for chosen in settings if {name for name, _ in chosen} <= set(options)]
+    if level == "smoke":
+        settings = settings[:2]
+    families = ("normal", "large", "needle") if level == "full" else ("normal",)
+    return [Case(family, shape, chosen) for family in families for chosen in settings]
 
 
 def _families(level: str) -> Iterator[Case]:

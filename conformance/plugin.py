@@ -1,1 +1,206 @@
-"""The pytest plugin behind `pytest conformance --impl=NAME`."""
+"""The pytest plugin behind `pytest conformance --impl=NAME`.
+
+It is loaded in every pytest run of the environment, so it imports nothing heavy until an
+implementation is named, and every option but `--impl` carries the prefix `--attn-`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+if TYPE_CHECKING:
+    from attnspec.conformance.question import Question
+    from attnspec.conformance.report import ReportFile
+    from attnspec.conformance.session import Session
+    from attnspec.conformance.verdict import Verdict
+
+__all__: list[str] = []
+
+LEVELS = ("smoke", "standard", "full")
+SESSION: pytest.StashKey[Session] = pytest.StashKey()
+VERDICTS: pytest.StashKey[list[Verdict]] = pytest.StashKey()
+FILE: pytest.StashKey[ReportFile] = pytest.StashKey()
+FORGOTTEN: pytest.StashKey[bool] = pytest.StashKey()
+VERDICT = "attnspec"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Declare the suite's options."""
+    group = parser.getgroup("attnspec", "conformance of attention implementations (attnspec)")
+    add = group.addoption
+    add(
+        "--impl",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="implementation to judge: a registered name, file.py[:name] or package.module:name; "
+        "may be given several times",
+    )
+    add(
+        "--attn-level",
+        choices=LEVELS,
+        default="standard",
+        help="how much is asked: smoke (seconds), standard (a minute or two), full",
+    )
+    add("--attn-seed", type=int, default=0, metavar="N", help="seed of all inputs (default 0)")
+    add(
+        "--attn-case",
+        action="append",
+        default=[],
+        metavar="CLAIM/DTYPE/CASE",
+        help="ask only this, at any level; * matches anything, e.g. 'out/float16/*'",
+    )
+    add(
+        "--attn-report",
+        metavar="FILE",
+        help="write every verdict to this file as it falls, one JSON object a line",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Load the implementations; one that cannot run ends the run with a usage error."""
+    config.addinivalue_line(
+        "markers", "attention(*claims, cases): asked of every implementation (attnspec)"
+    )
+    if not config.getoption("--impl"):
+        return
+    from attnspec.adapters import LoadError
+    from attnspec.conformance.report import ReportFile
+    from attnspec.conformance.session import Session
+
+    try:
+        config.stash[SESSION] = Session.of(config)
+        if (path := config.getoption("--attn-report")) and not _is_worker(config):
+            config.stash[FILE] = ReportFile(path)
+    except LoadError as error:
+        raise pytest.UsageError(f"--impl={error}") from None
+    except OSError as error:
+        raise pytest.UsageError(f"--attn-report: {error}") from None
+    config.stash[VERDICTS] = []
+    config.pluginmanager.register(Recorder(config), "attnspec-recorder")
+    if config.option.tbstyle == "auto":
+        config.option.tbstyle = "no"  # the summary explains each failure; --tb=short brings it back
+
+
+def pytest_report_header(config: pytest.Config) -> list[str]:
+    """Name what is judged, so that a log can be read by itself."""
+    session = config.stash.get(SESSION, None)
+    return [] if session is None else session.header()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Turn each marked test into its questions: type by type, case by case, all implementations."""
+    marker = metafunc.definition.get_closest_marker("attention")
+    if marker is None:
+        return
+    session = metafunc.config.stash.get(SESSION, None)
+    if session is None:
+        metafunc.config.stash[FORGOTTEN] = True
+    questions = [] if session is None else session.questions(*marker.args, **marker.kwargs)
+    metafunc.parametrize("question", questions, ids=[f"{q.impl}-{q.id}" for q in questions])
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """The suite without an implementation is a usage error, not an empty run."""
+    if session.config.stash.get(FORGOTTEN, False):
+        raise pytest.UsageError(
+            "attnspec: give the implementation to judge, e.g. --impl=torch-sdpa or --impl=my.py"
+        )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
+    """Turn what a question raises into its verdict, which then is the test's outcome."""
+    question = _question(pyfuncitem)
+    if question is None:
+        return (yield)
+    started = time.perf_counter()
+    error: BaseException | None = None
+    try:
+        return (yield)
+    except Exception as raised:
+        error = raised
+        raise
+    finally:
+        session = pyfuncitem.config.stash[SESSION]
+        verdict = session.settle(question, error, time.perf_counter() - started)
+        pyfuncitem.user_properties.append((VERDICT, verdict.to_json()))
+        if verdict.status == "not claimed":
+            pytest.skip(verdict.message)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show a failed verdict as its explanation; tracebacks are for mistakes of the suite."""
+    report = yield
+    verdict = _verdict(report)
+    if verdict is not None and report.failed and "in the suite" not in verdict["message"]:
+        report.longrepr = f"{verdict['message']}\n{verdict['reproduce']}"
+    return report
+
+
+class Recorder:
+    """Notes each verdict as it falls; with pytest-xdist, in the controlling process alone."""
+
+    def __init__(self, config: pytest.Config) -> None:
+        self.config = config
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keep the verdict, and write it down at once."""
+        record = _verdict(report)
+        if record is None:
+            return
+        from attnspec.conformance.verdict import Verdict
+
+        verdict = Verdict.from_json(record)
+        self.config.stash[VERDICTS].append(verdict)
+        if (file := self.config.stash.get(FILE, None)) is not None:
+            file.add(verdict)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> Generator[None]:
+    """Print the matrix and the failures before pytest's own closing lines."""
+    verdicts = config.stash.get(VERDICTS, None)
+    if verdicts:
+        from attnspec.conformance.report import summary
+
+        text = summary(
+            verdicts,
+            impls=list(config.stash[SESSION].kernels),
+            colour=terminalreporter.hasmarkup,
+            verbose=config.option.verbose > 0,
+        )
+        terminalreporter.section("attnspec")
+        terminalreporter.write(text)
+    return (yield)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Close the report."""
+    if (file := config.stash.get(FILE, None)) is not None:
+        file.close()
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")
+
+
+def _question(item: pytest.Item) -> Question | None:
+    callspec = getattr(item, "callspec", None)
+    return None if callspec is None else callspec.params.get("question")
+
+
+def _verdict(report: pytest.TestReport) -> dict[str, Any] | None:
+    if report.when != "call":
+        return None
+    records: list[Any] = [value for name, value in report.user_properties if name == VERDICT]
+    return records[0] if records else None

@@ -1,0 +1,40 @@
+# Everything runs in .venv, which the first target that needs it sets up.
+
+PYTHON ?= python3
+IMPL ?= numpy
+LEVEL ?= standard
+BIN := .venv/bin
+
+# An implementation's first word names the extra that it needs: torch-sdpa needs [torch].
+FRAMEWORKS := $(filter torch jax,$(foreach name,$(IMPL),$(firstword $(subst -, ,$(name)))))
+
+.PHONY: help conformance test lint clean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo '  make conformance IMPL="torch-sdpa jax" LEVEL=smoke'
+
+conformance: .venv/base $(FRAMEWORKS:%=.venv/%) ## judge IMPL (default: numpy) at LEVEL (default: standard)
+	$(BIN)/pytest conformance $(foreach name,$(IMPL),--impl=$(name)) --attn-level=$(LEVEL) -q
+
+test: .venv/dev .venv/torch .venv/jax ## run the project's own tests
+	$(BIN)/pytest -q
+
+lint: .venv/dev ## ruff and mypy
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean: ## remove .venv and what the tools leave
+	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+# -- set-up: a stamp for what is installed, renewed when the project's requirements change --------
+
+.venv/base: pyproject.toml constraints.txt
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
+	@touch $@
+
+.venv/dev .venv/torch .venv/jax: .venv/%: .venv/base
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$*]'
+	@touch $@

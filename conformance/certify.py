@@ -1,0 +1,114 @@
+"""The certified result and the tolerance of a problem, computed once and shared by its claims."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from attnspec.adapters import Kernel
+from attnspec.conformance.judge import excess
+from attnspec.oracle.enclosure import Enclosure, Reference
+from attnspec.oracle.formats import FORMATS, Float64Array
+from attnspec.oracle.problem import Problem
+from attnspec.oracle.reference import reference
+from attnspec.oracle.rounding import CLASSES, LAMBDA, Arithmetic, Tolerance, tolerance
+
+__all__ = ["allowance", "certified", "expected", "tightest_class", "tolerances"]
+
+Array = npt.NDArray[Any]
+
+ORACLE_SHARE = 2.0**-10
+"""The oracle's own error is at most this share of the tolerance that it serves."""
+
+
+@lru_cache(maxsize=16)
+def tolerances(
+    problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]
+) -> dict[str, Tolerance]:
+    """The tolerance of each output that is asked for."""
+    return tolerance(problem, arithmetic=arithmetic, want=want)
+
+
+@lru_cache(maxsize=16)
+def certified(problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]) -> Reference:
+    """The certified result, at least 2^10 times sharper than the tolerance."""
+    within = {}
+    rough = reference(problem, want=want, tier="float64")
+    for name, allowed in tolerances(problem, arithmetic, want).items():
+        bound = np.minimum(allowed.hard, LAMBDA * allowed.sigma)
+        rounding = allowed.format.unit_roundoff * np.abs(rough[name].value)
+        floor = allowed.format.smallest_subnormal
+        within[name] = ORACLE_SHARE * (bound + np.where(np.isfinite(rounding), rounding, 0) + floor)
+    return reference(problem, want=want, within=within)
+
+
+@lru_cache(maxsize=16)
+def allowance(problem: Problem, arithmetic: Arithmetic, output: str) -> Float64Array:
+    """The hard bound with the output's own rounding: valid on any input."""
+    allowed = tolerances(problem, arithmetic, (output,))[output]
+    exact = reference(problem, want=(output,), tier="float64")[output]
+    size = np.where(np.isfinite(exact.value), np.abs(exact.value), 0.0)
+    form = allowed.format
+    rounding = form.unit_roundoff * (size + allowed.hard) + form.smallest_subnormal
+    return np.where(allowed.hard == 0, 0.0, allowed.hard + rounding)
+
+
+def expected(
+    problem: Problem,
+    kernel: Kernel,
+    output: str,
+    allowed: Tolerance,
+    actual: Array,
+    want: tuple[str, ...],
+) -> tuple[Enclosure, Tolerance]:
+    """What the kernel must return: the certified result, with its declared masked row."""
+    exact = certified(problem, kernel.arithmetic, want)[output]
+    if kernel.masked_row == "zero" or output not in ("out", "lse") or problem.sinks is not None:
+        return exact, allowed
+    empty = np.array([~head.visible.any(axis=1) for head in problem.heads()])
+    empty = empty.reshape(problem.shape_of("lse"))
+    if output == "lse":  # only the masked row's output is declared, not its lse
+        value = np.where(empty, actual.astype(np.float64), exact.value)
+        return Enclosure(value, exact.low, exact.bound), allowed
+    rows = empty[..., None]
+    if kernel.masked_row == "nan":
+        value, slack = np.full(exact.value.shape, np.nan), np.zeros_like(exact.bound)
+    else:
+        value, slack = _mean_value(problem), _mean_error(problem, kernel)
+    merged = Enclosure(
+        np.where(rows, value, exact.value),
+        np.where(rows, 0.0, exact.low),
+        np.where(rows, 0.0, exact.bound),
+    )
+    hard = np.where(rows, slack, allowed.hard)
+    return merged, Tolerance(
+        hard=hard, sigma=np.where(rows, slack, allowed.sigma), format=allowed.format
+    )
+
+
+def _mean_value(problem: Problem) -> Float64Array:
+    mean = problem.v.astype(np.float64).mean(axis=2, keepdims=True)
+    return np.repeat(mean, problem.query_heads // problem.kv_heads, axis=1)
+
+
+def _mean_error(problem: Problem, kernel: Kernel) -> Float64Array:
+    """A sum of Nk terms in the accumulator and weights in storage: gamma_(Nk + 4) and 2 u."""
+    sizes = np.abs(problem.v.astype(np.float64)).mean(axis=2, keepdims=True)
+    storage = FORMATS[problem.dtype_name].unit_roundoff
+    accumulator = min(storage, FORMATS["float32"].unit_roundoff)
+    slack = ((problem.key_count + 4) * accumulator + 2 * storage) * sizes
+    return np.repeat(slack, problem.query_heads // problem.kv_heads, axis=1)
+
+
+def tightest_class(problem: Problem, actual: Array, exact: Enclosure) -> str:
+    """The name of the tightest arithmetic class whose bounds the output keeps; "" if none."""
+    distance = excess(actual, exact)
+    for name, arithmetic in CLASSES:
+        allowed = tolerances(problem, arithmetic, ("out",))["out"]
+        bound = np.minimum(LAMBDA * allowed.sigma, allowed.hard) + exact.bound
+        if np.all(distance <= bound):
+            return name
+    return ""

@@ -1,0 +1,183 @@
+"""What the user reads at the end: the matrix, then each failure with its cause and its command.
+
+Everything fits 100 columns, and words say what colour repeats.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Sequence
+from io import StringIO
+from pathlib import Path
+from typing import TextIO
+
+from rich.console import Console, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from attnspec.conformance.verdict import Verdict
+from attnspec.oracle.rounding import CLASSES
+
+__all__ = ["BAD", "ReportFile", "summary"]
+
+WIDTH = 100
+COLUMNS = 4
+"""Implementations side by side; more of them go into a further table."""
+
+BAD = ("fail", "error", "crash", "timeout", "xpass")
+SHORT = {"float64": "f64", "float32": "f32", "float16": "f16", "bfloat16": "bf16"}
+
+Verdicts = Sequence[Verdict]
+
+
+class ReportFile:
+    """`--attn-report`: a line of JSON a verdict, on disk before the next question is asked."""
+
+    def __init__(self, path: str) -> None:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        self._file: TextIO = Path(path).open("w", encoding="utf-8")  # noqa: SIM115, open all run
+
+    def add(self, verdict: Verdict) -> None:
+        """Write one verdict."""
+        self._file.write(json.dumps(verdict.to_json(), allow_nan=False) + "\n")
+        self._file.flush()
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def summary(verdicts: Verdicts, *, impls: Sequence[str], colour: bool, verbose: bool) -> str:
+    """The whole summary as text: matrix, classes, failures and one line an implementation."""
+    console = Console(file=StringIO(), width=WIDTH, force_terminal=colour, highlight=False)
+    for first in range(0, len(impls), COLUMNS):
+        group = impls[first : first + COLUMNS]
+        console.print(_matrix(verdicts, group))
+        if any(verdict.tightest for verdict in verdicts):
+            console.print(_classes(verdicts, group))
+    console.print(LEGEND, soft_wrap=True)
+    for part in _failures(verdicts, verbose=verbose):
+        console.print(part, soft_wrap=True)  # a command must stay one line to be pasted
+    for impl in impls:
+        console.print(_conclusion(impl, [v for v in verdicts if v.impl == impl]), soft_wrap=True)
+    text: str = console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
+    return text
+
+
+LEGEND = (
+    "pass N worst: N cases, the largest fraction of its bound that any of them used (1 is the "
+    "limit).\nFAIL n/N worst: n of N cases lie outside; `-` not claimed by the implementation.\n"
+)
+
+
+# -- the matrix --------------------------------------------------------------------------------
+
+
+def _matrix(verdicts: Verdicts, impls: Sequence[str]) -> Table:
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("claim", no_wrap=True)
+    table.add_column("type", no_wrap=True)
+    for impl in impls:
+        table.add_column(impl, overflow="fold")
+    for claim in dict.fromkeys(verdict.claim for verdict in verdicts):
+        of_claim = [verdict for verdict in verdicts if verdict.claim == claim]
+        for dtypes in _rows(of_claim):
+            row = [v for v in of_claim if v.dtype in dtypes]
+            cells = [_cell([v for v in row if v.impl == impl]) for impl in impls]
+            table.add_row(claim, " ".join(SHORT[name] for name in dtypes), *cells)
+    return table
+
+
+def _rows(verdicts: Verdicts) -> list[tuple[str, ...]]:
+    """The types of a claim: one row together where nothing failed, else a row each."""
+    dtypes = tuple(name for name in SHORT if any(v.dtype == name for v in verdicts))
+    failed = any(verdict.status in BAD for verdict in verdicts)
+    return [(name,) for name in dtypes] if failed else [dtypes]
+
+
+def _cell(verdicts: Verdicts) -> Text:
+    asked = [verdict for verdict in verdicts if verdict.status != "not claimed"]
+    if not asked:
+        return Text("-", style="dim")
+    bad = [verdict for verdict in asked if verdict.status in BAD]
+    worst = _number(max(verdict.fraction for verdict in asked))
+    if not bad:
+        return Text(f"pass {len(asked)} {worst}", style="green")
+    word = "FAIL" if any(v.status == "fail" for v in bad) else bad[0].status.upper()
+    return Text(f"{word} {len(bad)}/{len(asked)} {worst}", style="bold red")
+
+
+def _number(fraction: float) -> str:
+    if math.isinf(fraction):
+        return "inf"
+    return f"{fraction:.2f}" if fraction < 10 else f"{fraction:.0e}"
+
+
+def _classes(verdicts: Verdicts, impls: Sequence[str]) -> Table:
+    """The tightest class that holds on every generic forward case, by type."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    table.add_column("tightest arithmetic met", no_wrap=True)
+    for impl in impls:
+        table.add_column(impl, overflow="fold")
+    for dtype, short in SHORT.items():
+        met = [
+            _class([v for v in verdicts if v.dtype == dtype and v.impl == impl]) for impl in impls
+        ]
+        if any(met):
+            table.add_row(short, *met)
+    return table
+
+
+def _class(verdicts: Verdicts) -> str:
+    names = [name for name, _ in CLASSES]
+    judged = [
+        v for v in verdicts if v.claim == "out" and v.generic and v.status in ("pass", "fail")
+    ]
+    if not judged:
+        return ""
+    if any(not verdict.tightest for verdict in judged):
+        return "none"
+    return max((verdict.tightest for verdict in judged), key=names.index)
+
+
+# -- the failures ------------------------------------------------------------------------------
+
+
+def _failures(verdicts: Verdicts, *, verbose: bool) -> Iterator[RenderableType]:
+    """For each implementation, claim and type its worst failure; every one if verbose."""
+    groups: dict[tuple[str, str, str, str], list[Verdict]] = {}
+    for verdict in verdicts:
+        if verdict.status in BAD:
+            key = (verdict.impl, verdict.claim, verdict.dtype, verdict.status)
+            groups.setdefault(key, []).append(verdict)
+    for (impl, claim, dtype, status), found in groups.items():
+        found.sort(key=lambda verdict: -verdict.fraction)
+        title = f"{status.upper()} {impl}: {claim} in {dtype}"
+        count = "1 case" if len(found) == 1 else f"{len(found)} cases, the worst"
+        yield Text(f"{title}, {count}", style="bold red")
+        for verdict in found if verbose else found[:1]:
+            yield _explanation(verdict)
+
+
+def _explanation(verdict: Verdict) -> Text:
+    where = f" at {list(verdict.where)}" if verdict.where else ""
+    much = f"; {_number(verdict.fraction)} times the bound" if verdict.fraction > 1 else ""
+    return Text(f"  {verdict.case}{where}\n  {verdict.message}{much}\n  {verdict.reproduce}\n")
+
+
+def _conclusion(impl: str, verdicts: Verdicts) -> Text:
+    """The last word on one implementation, in one line."""
+    asked = [verdict for verdict in verdicts if verdict.status != "not claimed"]
+    bad = [verdict for verdict in asked if verdict.status in BAD]
+    claims = len({verdict.claim for verdict in asked})
+    unclaimed = len({v.claim for v in verdicts} - {v.claim for v in asked})
+    tail = f" ({unclaimed} claims not claimed)" if unclaimed else ""
+    if not asked:
+        return Text(f"{impl}: nothing was asked{tail}", style="bold yellow")
+    if not bad:
+        text = f"{impl}: conforms, {len(asked)} verdicts on {claims} claims{tail}"
+        return Text(text, style="bold green")
+    claims_bad = ", ".join(dict.fromkeys(verdict.claim for verdict in bad))
+    text = f"{impl}: does not conform, {len(bad)} of {len(asked)} verdicts, in {claims_bad}{tail}"
+    return Text(text, style="bold red")

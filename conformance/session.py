@@ -1,0 +1,117 @@
+"""One run of the suite: the implementations, what they are asked, and the verdicts that fall."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+
+import pytest
+
+import attnspec
+from attnspec.adapters import Kernel, load
+from attnspec.conformance.cases import LEVELS, Case
+from attnspec.conformance.question import Question
+from attnspec.conformance.verdict import Verdict
+
+__all__ = ["Session"]
+
+Cases = Callable[..., list[Case]]
+
+
+@dataclass
+class Session:
+    """The implementations by the name that the user gave, and how much they are asked."""
+
+    kernels: dict[str, Kernel]
+    level: str
+    seed: int
+    patterns: Sequence[str]
+    target: str
+    matched: set[str] = field(default_factory=set)
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> Session:
+        """From pytest's command line. Raises `LoadError` for an implementation that cannot run."""
+        kernels = {name: load(name) for name in config.getoption("--impl")}
+        by_module = config.getoption("pyargs")
+        return cls(
+            kernels=kernels,
+            level=config.getoption("--attn-level"),
+            seed=config.getoption("--attn-seed"),
+            patterns=config.getoption("--attn-case"),
+            target="--pyargs attnspec.conformance" if by_module else "conformance",
+        )
+
+    def header(self) -> list[str]:
+        """The lines that open a log: version, level and seed, then one line an implementation."""
+        lines = [f"attnspec {attnspec.__version__}: level {self.level}, seed {self.seed}"]
+        for name, kernel in self.kernels.items():
+            dtypes = ", ".join(self._dtypes(kernel))
+            lines.append(f"  {name}: {kernel.framework} on {kernel.device}; {dtypes}")
+        return lines
+
+    # -- what is asked -------------------------------------------------------------------------
+
+    def questions(
+        self,
+        *claims: str,
+        cases: Cases,
+        options: tuple[str, ...] = (),
+        differentiable: bool = False,
+    ) -> list[Question]:
+        """The questions of one test: a claim at a time, then type, case and implementation.
+
+        What an implementation does not offer at all is asked once, to be seen as "not claimed".
+        """
+        return [
+            question
+            for claim in claims
+            for question in self._questions(claim, cases, options, differentiable)
+            if self._selected(question)
+        ]
+
+    def _questions(
+        self, claim: str, cases: Cases, options: tuple[str, ...], differentiable: bool
+    ) -> list[Question]:
+        ranked: dict[tuple[str, Case], list[Question]] = {}
+        for impl, kernel in self.kernels.items():
+            offered = kernel.options.issuperset(options) and (
+                not differentiable or claim in kernel.differentiable
+            )
+            for dtype in self._dtypes(kernel):
+                chosen = self._cases(claim, kernel, cases)
+                for case in chosen if offered else chosen[:1]:
+                    question = Question(impl, kernel, claim, dtype, case, self.seed)
+                    ranked.setdefault((dtype, case), []).append(question)
+        return [question for group in ranked.values() for question in group]
+
+    def _cases(self, claim: str, kernel: Kernel, cases: Cases) -> list[Case]:
+        levels = LEVELS if self.patterns else (self.level,)
+        options = {*kernel.options, "gqa"}
+        found = [case for level in levels for case in cases(claim, level=level, options=options)]
+        return list(dict.fromkeys(found))
+
+    @staticmethod
+    def _dtypes(kernel: Kernel) -> list[str]:
+        return [
+            name for name in ("float64", "float32", "float16", "bfloat16") if name in kernel.dtypes
+        ]
+
+    def _selected(self, question: Question) -> bool:
+        hits = {pattern for pattern in self.patterns if fnmatchcase(question.id, pattern)}
+        self.matched |= hits
+        return bool(hits) or not self.patterns
+
+    # -- what came of it -----------------------------------------------------------------------
+
+    def settle(self, question: Question, error: BaseException | None, seconds: float) -> Verdict:
+        """The verdict on a question that has been examined, with the command that repeats it."""
+        return question.settle(error, reproduce=self.reproduce(question), seconds=seconds)
+
+    def reproduce(self, question: Question) -> str:
+        """The command that asks just this question again."""
+        seed = f" --attn-seed={self.seed}" if self.seed else ""
+        impl, case = shlex.quote(question.impl), shlex.quote(question.id)
+        return f"pytest {self.target} --impl={impl}{seed} --attn-case={case}"

@@ -1,0 +1,90 @@
+"""What every call must keep, whatever it computes: inputs, layouts, repetition, hidden slots."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pytest
+
+from attnspec.adapters import CallFailed
+from attnspec.conformance.cases import OPTION, SMALL, Case, parse_settings
+from attnspec.conformance.judge import Finding
+from attnspec.conformance.question import Question
+from attnspec.oracle.problem import Problem
+
+HIDING = ("causal", "mask:full", "bias:neg-inf", "window:both", "key_lengths:ragged")
+
+
+def _plain(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+    return [Case("normal", SMALL), Case("large", SMALL)][: 1 if level == "smoke" else 2]
+
+
+def _every_option(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+    texts = ("", *HIDING, "bias:full", "sinks:normal", "alibi:standard", "gqa:grouped")
+    chosen = [parse_settings(text) for text in texts]
+    return [Case("normal", OPTION, s) for s in chosen if {name for name, _ in s} <= set(options)]
+
+
+def _hiding(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+    chosen = [parse_settings(text) for text in HIDING]
+    return [Case("normal", OPTION, s) for s in chosen if {name for name, _ in s} <= set(options)]
+
+
+@pytest.mark.attention("inputs-unchanged", cases=_every_option)
+def test_inputs_unchanged(question: Question) -> None:
+    """A call leaves every input as it was, bit for bit."""
+    changed = question.call(question.problem).changed
+    question.note(Finding(float("inf") if changed else 0.0, "exact", (), f"wrote into {changed}"))
+
+
+@pytest.mark.attention("same-bits-again", cases=_every_option)
+def test_same_bits_again(question: Question) -> None:
+    """The same call gives the same bits, where the kernel declares so."""
+    if not question.kernel.deterministic:
+        raise CallFailed("not claimed", "declared deterministic=False")
+    first = question.ask(question.problem)["out"]
+    question.ask(question.problem.replace(q=question.problem.q[..., ::-1].copy()))
+    question.same(question.ask(question.problem)["out"], first, what="the second run")
+
+
+@pytest.mark.attention("layout-q", "layout-k", "layout-v", cases=_plain)
+def test_layout(question: Question) -> None:
+    """The memory layout of one operand does not change the result beyond rounding."""
+    problem, name = question.problem, question.claim.removeprefix("layout-")
+    array = getattr(problem, name)
+    within = 2 * question.allowance(problem)
+    expected = question.ask(problem)["out"]
+    wide = np.zeros((*array.shape[:3], 2 * array.shape[3]), dtype=array.dtype)
+    wide[..., ::2] = array
+    layouts = {
+        "(B, N, H, D) in memory": np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2),
+        "(B, H, D, N) in memory": np.ascontiguousarray(array.swapaxes(2, 3)).swapaxes(2, 3),
+        "every second number of a wider array": wide[..., ::2],
+    }
+    for layout, strided in layouts.items():
+        out = question.ask(problem.replace(**{name: strided}))["out"]
+        question.close(out, expected, within, what=f"{name} laid out as {layout}")
+
+
+@pytest.mark.attention("hidden-nan", cases=_hiding)
+def test_hidden_nan(question: Question) -> None:
+    """NaN and Inf in slots that no row sees are harmless, where the kernel claims it."""
+    if not question.kernel.hidden_nan:
+        raise CallFailed("not claimed", "declared hidden_nan=False")
+    problem = question.problem
+    expected = question.ask(problem)["out"]
+    unseen = _unseen_keys(problem)
+    for poison in (np.nan, np.inf, -np.inf):
+        k, v = problem.k.copy(), problem.v.copy()
+        k[unseen], v[unseen] = poison, poison
+        out = question.ask(problem.replace(k=k, v=v))["out"]
+        question.same(out, expected, what=f"{poison} in the hidden keys and values")
+
+
+def _unseen_keys(problem: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Keys that no row of any head of the group sees: (B, Hkv, Nk)."""
+    unseen = np.ones(problem.k.shape[:3], dtype=np.bool_)
+    for head in problem.heads():
+        unseen[head.batch, head.kv_index] &= ~head.visible.any(axis=0)
+    return unseen
