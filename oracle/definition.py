@@ -32,13 +32,12 @@ import numpy as np
 import numpy.typing as npt
 from mpmath import exp, fdot, fsum, log, mpf, sech, tanh
 
+from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import Head, Problem
 
 __all__ = ["attention"]
 
 Exact = npt.NDArray[np.object_]  # of mpf
-
-_exact = np.frompyfunc(mpf, 1, 1)
 
 
 def attention(
@@ -60,6 +59,10 @@ def attention(
             for row in range(problem.query_count):
                 _add_row(problem, head, row, answer)
     return answer
+
+
+def _exact(x: Float64Array) -> Exact:
+    return np.array([mpf(number) for number in x.ravel().tolist()], object).reshape(x.shape)
 
 
 def _add_row(problem: Problem, head: Head, i: int, answer: dict[str, Exact]) -> None:
