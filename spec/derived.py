@@ -13,11 +13,13 @@ from attnspec.spec.claim import Trial
 
 __all__ = [
     "BoolArray",
+    "answer",
     "cast",
     "count_up",
     "evaluation_error",
     "for_query_heads",
     "read_weights",
+    "same_answer",
     "striped_values",
     "take_batch",
     "take_keys",
@@ -51,6 +53,25 @@ def for_query_heads(problem: Problem, x: Array) -> Array:
 def evaluation_error(expected: Float64Array, *, steps: int) -> Float64Array:
     """What `steps` roundings may have done to a float64 `expected` made of positive terms."""
     return np.abs(expected) * (steps * 2.0**-53)
+
+
+# -- asking ----------------------------------------------------------------------------------------
+
+
+def answer(
+    trial: Trial, problem: Problem, output: str = "out"
+) -> tuple[Float64Array, Float64Array]:
+    """One output in float64, and its allowance."""
+    value = trial.ask(problem, want=("out", "lse") if output == "lse" else (output,))[output]
+    return value.astype(np.float64), trial.allowance(problem, output=output)
+
+
+def same_answer(trial: Trial, problem: Problem, other: Problem, *, what: str) -> None:
+    """Both have the same exact output, so theirs differ by no more than their two allowances."""
+    first, first_allowance = answer(trial, problem)
+    second, second_allowance = answer(trial, other)
+    rows = visible(problem).any(-1)
+    trial.close(second[rows], first[rows], (first_allowance + second_allowance)[rows], what=what)
 
 
 # -- the same problem, other keys, rows or batch entries -------------------------------------------
