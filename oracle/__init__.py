@@ -4,10 +4,12 @@ from attnspec.oracle.enclosure import Enclosure, Reference
 from attnspec.oracle.formats import FORMATS, format_of
 from attnspec.oracle.problem import OUTPUTS, Problem, ProblemError
 from attnspec.oracle.reference import Uncertified, reference
+from attnspec.oracle.rounding import Arithmetic, tolerance
 
 __all__ = [
     "FORMATS",
     "OUTPUTS",
+    "Arithmetic",
     "Enclosure",
     "Problem",
     "ProblemError",
@@ -15,4 +17,5 @@ __all__ = [
     "Uncertified",
     "format_of",
     "reference",
+    "tolerance",
 ]

@@ -7,7 +7,7 @@ and the gradients here. What must be assumed of the machine is in `assumptions.p
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,11 @@ __all__ = ["enclose"]
 BoolArray = npt.NDArray[np.bool_]
 
 
+TILE = 2**16
+MIN_ROWS = 16
+"""Scores and rows that are worked on together: what the caches hold, and enough for a fast gemm."""
+
+
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
     """Enclose the outputs named in `want` (of `OUTPUTS`), each in its shape of `Problem.shape_of`.
 
@@ -45,10 +50,32 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     totals = {name: Total(_total_shape(problem, name)) for name in want}
     with np.errstate(all="ignore"):
         for head in problem.heads():
-            for name, ball in _outputs(problem, head, want):
-                totals[name].add(_place(problem, head, name), ball)
+            for rows in _tiles(problem):
+                for name, ball in _outputs(problem, _restricted(head, rows), want):
+                    totals[name].add(_place(problem, head, rows, name), ball)
         enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
     return Reference("float64", enclosures)
+
+
+def _tiles(problem: Problem) -> Iterator[slice]:
+    """Slices of query rows, of about TILE scores each (none where there is no row)."""
+    step = max(MIN_ROWS, TILE // max(1, problem.key_count))
+    for start in range(0, problem.query_count, step):
+        yield slice(start, min(start + step, problem.query_count))
+
+
+def _restricted(head: Head, rows: slice) -> Head:
+    """The head with these query rows only. Rows do not influence one another's out, lse and dq;
+    dk, dv, dbias and dsinks are sums over rows, which `Total` adds up."""
+    return replace(
+        head,
+        query=head.query[rows],
+        visible=head.visible[rows],
+        ahead=head.ahead[rows],
+        bias=None if head.bias is None else head.bias[rows],
+        dout=None if head.dout is None else head.dout[rows],
+        dlse=None if head.dlse is None else head.dlse[rows],
+    )
 
 
 def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:
@@ -57,19 +84,25 @@ def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:
     return (1,) * (4 - len(shape)) + shape if output == "dbias" else shape
 
 
-def _place(problem: Problem, head: Head, output: str) -> tuple[int, ...]:
-    """Where this head adds into the output."""
+def _place(problem: Problem, head: Head, rows: slice, output: str) -> tuple[int | slice, ...]:
+    """Where a tile of a head adds into the output."""
     if output == "dbias":
-        batches, heads = _total_shape(problem, output)[:2]
-        return (head.batch if batches > 1 else 0, head.index if heads > 1 else 0)
+        batches, heads, row_count, _ = _total_shape(problem, output)
+        return (
+            head.batch if batches > 1 else 0,
+            head.index if heads > 1 else 0,
+            rows if row_count > 1 else slice(None),
+        )
     if output == "dsinks":
         return (head.index,)
-    return (head.batch, head.kv_index if output in ("dk", "dv") else head.index)
+    if output in ("dk", "dv"):
+        return (head.batch, head.kv_index)
+    return (head.batch, head.index, rows)
 
 
 def _outputs(problem: Problem, head: Head, want: Collection[str]) -> Iterator[tuple[str, Ball]]:
-    """This head's part of every output of `want`."""
-    rows: BoolArray = head.visible.any(axis=1)
+    """This tile's part of every output of `want`."""
+    rows: BoolArray = np.asarray(head.visible.any(axis=1))
     # A row that sees no key may be padding, with anything in it.
     query = np.where(rows[:, None], head.query, 0.0)
     hidden = ~head.visible
@@ -123,10 +156,10 @@ class _Forward:
 
 
 def _gradients(f: _Forward, problem: Problem, want: Collection[str]) -> Iterator[tuple[str, Ball]]:
-    """This head's part of every gradient of `want`."""
+    """This tile's part of every gradient of `want`."""
     head = f.head
-    rows: BoolArray = head.visible.any(axis=1)
-    used: BoolArray = head.visible.any(axis=0)
+    rows: BoolArray = np.asarray(head.visible.any(axis=1))
+    used: BoolArray = np.asarray(head.visible.any(axis=0))
     dout = np.zeros_like(f.out.value) if head.dout is None else head.dout
     if "dv" in want:
         yield "dv", _exact_zero(operand_product(_transposed(f.weights), dout), unless=used)

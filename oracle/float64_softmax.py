@@ -106,12 +106,11 @@ def softmax(ball: Ball, hidden: BoolArray, *, terms: int) -> Softmax:
     total[empty] = 1.0
     weights /= total[:, None]
     # p/l - p̂/l̂ = (p - p̂)/l + (p̂/l̂)(l̂ - l)/l, so with P̂ = fl(p̂/l̂)
-    #   |P - P̂| <= P̂ (1 + u) (rel l̂ / least + rad l / least) + FLOOR / least + u P̂ + 2^-1074,
+    #   |P - P̂| <= P̂ (1 + u) (rel SLACK l̂ / least + rad l / least) + FLOOR / least + u P̂ + 2^-1074,
     # where 4 FLOOR cover FLOOR / least and every underflow.
-    relative *= (total / least)[:, None]
-    relative += (spread / least + (gamma(terms) + 2 * U))[:, None]
+    relative *= (total / least * SLACK)[:, None]
+    relative += ((spread / least + (gamma(terms) + 2 * U)) * SLACK)[:, None]
     relative *= weights
-    relative *= SLACK
     relative += 4 * FLOOR
     np.copyto(relative, 0.0, where=hidden)
 
@@ -124,7 +123,7 @@ def softmax(ball: Ball, hidden: BoolArray, *, terms: int) -> Softmax:
 
 
 def _exp_error(x: Float64Array, g: Float64Array) -> Float64Array:
-    """rel with |exp(exact) - fl(exp x)| <= fl(exp x) rel + FLOOR, for |exact - x| <= g, x <= 0.
+    """rel with |exp(exact) - fl(exp x)| <= fl(exp x) rel SLACK + FLOOR, |exact - x| <= g, x <= 0.
 
     For g <= 1: |e^exact - e^x| <= e^x (e^g - 1) <= e^x (g + g²), as
     Σ_(k>=2) g^k / k! <= g² (e - 2). exp's own error adds E e^x + 2^-1022, and
@@ -134,7 +133,6 @@ def _exp_error(x: Float64Array, g: Float64Array) -> Float64Array:
     relative = g + 1
     relative *= g
     relative += ELEMENTARY_ERROR
-    relative *= SLACK
     if not np.all(g <= 1):
         relative[~(g <= 1)] = np.inf
         relative[x + g < -700] = 0.0
@@ -144,7 +142,7 @@ def _exp_error(x: Float64Array, g: Float64Array) -> Float64Array:
 def _row_sums(
     weights: Float64Array, relative: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array]:
-    """l̂, rad l and a lower bound of l, for l = Σ p_j over the k columns, rad p = p̂ rel + FLOOR.
+    """l̂, rad l and a lower bound of l = Σ p_j over k columns, with rad p_j = p̂_j rel SLACK + FLOOR.
 
     rad l = Σ rad p_j + gamma_k Σ p̂_j, and Σ p̂_j <= l̂ / (1 - gamma_k). Where that is more than
     l̂ / 2 nothing is claimed (NaN). l̂ >= 1 in a row that sees anything: the winner's weight is 1

@@ -112,7 +112,7 @@ def poison(ball: Ball) -> None:
 
 
 class Total:
-    """A sum of balls over heads, slot by slot."""
+    """A sum of balls over heads and tiles, slot by slot."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.value = np.zeros(shape)
@@ -120,8 +120,8 @@ class Total:
         self.magnitude = np.zeros(shape)
         self.terms = 0
 
-    def add(self, place: tuple[int, ...], ball: Ball) -> None:
-        """Add `ball` at `place`, an index of leading axes."""
+    def add(self, place: tuple[int | slice, ...], ball: Ball) -> None:
+        """Add `ball` at `place`, an index of the leading axes."""
         self.value[place] += ball.value
         self.radius[place] += ball.radius
         self.magnitude[place] += np.abs(ball.value)
