@@ -24,6 +24,7 @@ from attnspec.spec.claim import all_claims
 
 __all__ = [
     "LEVELS",
+    "WITHOUT_GRADIENTS",
     "Case",
     "Shape",
     "claim_cases",
@@ -80,6 +81,9 @@ def parse_settings(text: str) -> Settings:
     return tuple((option, variant or "on") for option, _, variant in pairs)
 
 
+WITHOUT_GRADIENTS = ("huge", "tiny")
+"""Families whose products with a unit cotangent overflow or underflow, legitimately."""
+
 STRUCTURED_SETTINGS = {("scale", "zero"), ("bias", "finite-minimum")}
 """Settings that make the weights equal or the scores huge, whatever the inputs."""
 
@@ -114,17 +118,19 @@ def draw(case: Case, *, dtype: str, diagonal: Diagonal, seed: int) -> Problem:
 
 
 def _with_heads(case: Case) -> Shape:
-    kv_heads = {"grouped": case.shape.heads // 2, "single": 1}
+    """Grouped heads: two query heads for each key head, or all for one."""
     chosen = dict(case.settings).get("gqa")
-    return replace(case.shape, kv_heads=kv_heads[chosen]) if chosen else case.shape
+    if chosen == "grouped":
+        return replace(case.shape, heads=2 * case.shape.kv_heads)
+    return replace(case.shape, kv_heads=1) if chosen else case.shape
 
 
 # -- the grid ----------------------------------------------------------------------------------
 
 SMALL = Shape(2, 2, 2, 33, 65, 40, 40)
 WIDE = Shape(1, 2, 2, 128, 256, 64, 64)  # 8,192 elements a head: enough for a mean square
-OPTION = Shape(2, 4, 4, 24, 40, 16, 16)
-SQUARE = Shape(2, 4, 4, 33, 33, 16, 16)
+OPTION = Shape(2, 2, 2, 24, 40, 16, 16)
+SQUARE = Shape(2, 2, 2, 33, 33, 16, 16)
 
 TILE_EDGES = (
     *((1, 1), (1, 2), (2, 1), (1, 127), (1, 128), (1, 129), (15, 17), (16, 16), (17, 15)),
@@ -144,12 +150,12 @@ def reference_cases(claim: str, *, level: str, options: Collection[str]) -> list
 
 
 def gradient_cases(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
-    """The cases that gradients are compared on: products of huge values overflow, legitimately.
+    """The cases that gradients are compared on.
 
     dbias and dsinks are asked where the problem has a bias or sinks.
     """
     found = reference_cases(claim, level=level, options=options)
-    found = [case for case in found if case.family not in ("huge", "tiny")]
+    found = [case for case in found if case.family not in WITHOUT_GRADIENTS]
     needed = {"dbias": "bias", "dsinks": "sinks"}.get(claim)
     return [case for case in found if needed is None or needed in dict(case.settings)]
 

@@ -23,6 +23,8 @@ Array = npt.NDArray[Any]
 ORACLE_SHARE = 2.0**-10
 """The oracle's own error is at most this share of the tolerance that it serves."""
 
+SMALLEST = FORMATS["float64"].smallest_subnormal
+
 
 @lru_cache(maxsize=16)
 def tolerances(
@@ -41,7 +43,8 @@ def certified(problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]) -
         bound = np.minimum(allowed.hard, LAMBDA * allowed.sigma)
         rounding = allowed.format.unit_roundoff * np.abs(rough[name].value)
         floor = allowed.format.smallest_subnormal
-        within[name] = ORACLE_SHARE * (bound + np.where(np.isfinite(rounding), rounding, 0) + floor)
+        share = ORACLE_SHARE * (bound + np.where(np.isfinite(rounding), rounding, 0) + floor)
+        within[name] = np.maximum(share, SMALLEST)  # no float64 bound but 0 is smaller
     return reference(problem, want=want, within=within)
 
 
@@ -60,12 +63,15 @@ def expected(
     problem: Problem,
     kernel: Kernel,
     output: str,
-    allowed: Tolerance,
     actual: Array,
     want: tuple[str, ...],
 ) -> tuple[Enclosure, Tolerance]:
-    """What the kernel must return: the certified result, with its declared masked row."""
+    """What the kernel must return: the certified result, with its declared masked row.
+
+    `want` names all outputs that this problem serves, so that they are computed together.
+    """
     exact = certified(problem, kernel.arithmetic, want)[output]
+    allowed = tolerances(problem, kernel.arithmetic, want)[output]
     if kernel.masked_row == "zero" or output not in ("out", "lse") or problem.sinks is not None:
         return exact, allowed
     empty = np.array([~head.visible.any(axis=1) for head in problem.heads()])

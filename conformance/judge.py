@@ -81,7 +81,8 @@ def excess(actual: npt.NDArray[Any], exact: Enclosure) -> Float64Array:
         gap = np.abs(reachable - _neighbour(reachable, toward, form))
         distance = np.maximum(np.abs(error) - gap / 2, 0.0)
         # What rounds to inf begins half an ulp beyond the largest number.
-        overflow = np.maximum(form.largest * form.unit_roundoff / 2 + np.sign(x) * error, 0.0)
+        half_ulp = np.ldexp(0.5, int(np.frexp(form.largest)[1]) - form.digits)
+        overflow = np.maximum(half_ulp + np.sign(x) * error, 0.0)
     distance = np.where(np.isinf(x), overflow, distance)
     distance = np.where(np.isnan(x) | ~np.isfinite(exact.value), np.inf, distance)
     same_infinity = np.isinf(x) & (x == exact.value)

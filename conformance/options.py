@@ -163,4 +163,4 @@ OPTIONS: dict[str, dict[str, Variant]] = {
     },
     "gqa": {"grouped": _fixed(), "single": _fixed()},
 }
-"""option -> variant -> fields. `gqa` changes the shape instead: half the heads, or one."""
+"""option -> variant -> fields. `gqa` changes the shape instead (see `cases`)."""

@@ -104,6 +104,16 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("question", questions, ids=[f"{q.impl}-{q.id}" for q in questions])
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Ask all questions of one problem together: they share its certified result."""
+    if all(_question(item) is None for item in items):
+        return
+    order: dict[object, int] = {}
+    for item in items:
+        order.setdefault(_problem_key(item), len(order))
+    items.sort(key=lambda item: order[_problem_key(item)])
+
+
 def pytest_collection_finish(session: pytest.Session) -> None:
     """The suite without an implementation is a usage error, not an empty run."""
     if session.config.stash.get(FORGOTTEN, False):
@@ -197,6 +207,11 @@ def _is_worker(config: pytest.Config) -> bool:
 def _question(item: pytest.Item) -> Question | None:
     callspec = getattr(item, "callspec", None)
     return None if callspec is None else callspec.params.get("question")
+
+
+def _problem_key(item: pytest.Item) -> object:
+    question = _question(item)
+    return item.nodeid if question is None else (question.dtype, question.case)
 
 
 def _verdict(report: pytest.TestReport) -> dict[str, Any] | None:

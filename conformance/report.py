@@ -17,6 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnspec.conformance.verdict import Verdict
+from attnspec.oracle.problem import OUTPUTS
 from attnspec.oracle.rounding import CLASSES
 
 __all__ = ["BAD", "ReportFile", "summary"]
@@ -80,7 +81,8 @@ def _matrix(verdicts: Verdicts, impls: Sequence[str]) -> Table:
     table.add_column("type", no_wrap=True)
     for impl in impls:
         table.add_column(impl, overflow="fold")
-    for claim in dict.fromkeys(verdict.claim for verdict in verdicts):
+    claims = dict.fromkeys(verdict.claim for verdict in verdicts)
+    for claim in sorted(claims, key=lambda claim: claim not in OUTPUTS):
         of_claim = [verdict for verdict in verdicts if verdict.claim == claim]
         for dtypes in _rows(of_claim):
             row = [v for v in of_claim if v.dtype in dtypes]
