@@ -33,6 +33,8 @@ __all__ = ["Forward", "forward", "forward_head", "overflowing_rows", "score_erro
 
 INFLATION = 1 + 2.0**-20
 """Covers the float64 rounding of the bounds themselves: sums of terms >= 0, below 2^-30."""
+STAGNATION = 16.0
+"""In unit roundoffs: weights below it may be lost one and all (`_stagnation`)."""
 Bound = tuple[Float64Array, Float64Array]
 
 
@@ -332,12 +334,36 @@ def _sigmas(
     out = centred + rounded * st.squared_weights_moment
     out = out + third * st.count * (st.squared_weights_moment + mean2)
     out = out + third * (st.count + 8 * rescales + 4) * mean2
+    lost_output, lost_weight = _stagnation(st, r)
+    out = out + lost_output**2 + (lost_weight * st.mean) ** 2
     out = out + (2 * r.eta) ** 2 * (st.count + 6) * (1 + np.abs(st.value).max(0, initial=0)) ** 2
     out = out + output_flush(r) ** 2
     if r.probability and r.storage.name == "float16":
         share = r.probability_eta * (1.0 if r.normalised else 1 / np.maximum(st.row_sum, 1))
         out = out + share**2 / 3 * (small_weights(st, r, np.zeros(())) @ (st.value**2))
-    core = np.sqrt(total + third * (st.count + 8 * rescales))[:, 0]
+    core = np.sqrt(total + third * (st.count + 8 * rescales) + lost_weight**2)[:, 0]
     last = r.unit * (2 * np.abs(st.lse) + 2 * np.abs(st.row_max[:, 0]))
     last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[:, 0], 1)))
     return np.sqrt(out), core + last / 6
+
+
+def _stagnation(st: HeadStatistics, r: Roundoffs) -> tuple[Float64Array, Float64Array]:
+    """What strictly sequential sums may lose coherently, of sum A v and of sum A. (Nq, ·)
+
+    Adding a < u S to a sum S returns S: the error is -a every time, not a random rounding, so a
+    dominant key that comes first hides every later weight below u. In general an addition errs by
+    at most min(a, u S); errors of one sign need addends that fall between the same two numbers,
+    that is, addends of a few u. Below `STAGNATION` u they are counted as coherent.
+
+    That is measured, not proven: generic rows (weights that differ by a tenth or more, in a
+    dominated row) stay below 0.6 of 6 sigma. Rows of more nearly equal weights under a dominant
+    one, and long rows of equal weights with equal values, are structured inputs: judge them by the
+    hard bound alone.
+    """
+    coherent = np.where(st.weights < STAGNATION * r.unit, np.minimum(st.weights, r.unit), 0.0)
+    lost = coherent.sum(1, keepdims=True)
+    if not (lost > r.unit).any():
+        return np.zeros_like(st.mean), np.zeros_like(lost)
+    # The sums shrink by up to this share; from a half on, first order says nothing.
+    left = np.where(lost < 0.5, 1 - lost, np.nan)
+    return (coherent @ st.value) / left, lost / left
