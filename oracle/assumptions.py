@@ -142,6 +142,11 @@ def _check_products() -> None:
         layouts = [(left, right), (left, np.ascontiguousarray(right.T).T)]
         layouts += [(np.ascontiguousarray(left.T).T, right)] if rows < 300 else []
         for x, y in layouts:
-            _require(np.array_equal(x @ y, exact), "a matrix product is not a sum of its products")
+            _require(
+                np.array_equal(np.matmul(x, y), exact),
+                "a matrix product is not a sum of its products",
+            )
     small = np.full((9, 11), 2.0**-537)
-    _require(np.all(small @ small.T == 11 * 2.0**-1074), "a matrix product flushes subnormals")
+    _require(
+        np.all(np.matmul(small, small.T) == 11 * 2.0**-1074), "a matrix product flushes subnormals"
+    )

@@ -7,7 +7,6 @@ Each is asked only for what the ones before could not bound well enough.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -58,7 +57,8 @@ def reference(
     proof assumes.
     """
     limits = {} if within is None else within
-    _check_request(problem, want, limits, tier)
+    _check_request(problem, want, limits)
+    _check_engine(tier, bits)
     problem, overlay = without_nan(problem, want=want)
     found: dict[str, Enclosure] = {}
     missing = list(want)
@@ -124,17 +124,35 @@ def _estimate(coarse: npt.NDArray[np.object_], fine: npt.NDArray[np.object_]) ->
 
 
 def _check_request(
-    problem: Problem, want: Sequence[str], within: Mapping[str, Any], tier: str | None
+    problem: Problem, want: Sequence[str], within: Mapping[str, npt.ArrayLike]
 ) -> None:
     if isinstance(want, str) or not want:
         raise ProblemError(f"want: expected a sequence of {', '.join(OUTPUTS)}; got {want!r}")
-    for name in want:
-        problem.shape_of(name)  # raises, and says what this problem defines
+    shapes = {name: problem.shape_of(name) for name in want}  # raises where one is not defined
+    for name, limit in within.items():
+        if name not in shapes:
+            raise ProblemError(f"within[{name!r}]: {name} is not in want, which is {tuple(want)}")
+        if not _broadcasts(np.shape(limit), shapes[name]):
+            raise ProblemError(
+                f"within[{name!r}]: expected an array that broadcasts to {shapes[name]}, "
+                f"got {np.shape(limit)}"
+            )
+
+
+def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
+    try:
+        return np.broadcast_shapes(shape, full) == full
+    except ValueError:
+        return False
+
+
+def _check_engine(tier: str | None, bits: int | None) -> None:
     if tier not in (None, *TIERS):
         raise ProblemError(f"tier: expected one of {', '.join(TIERS)} or None, got {tier!r}")
-    for name in within:
-        if name not in want:
-            raise ProblemError(f"within[{name!r}]: {name} is not in want, which is {tuple(want)}")
+    if bits is not None and tier == "float64":
+        raise ProblemError("bits: float64 has 53; expected bits with balls or definition only")
+    if bits is not None and bits < 2:
+        raise ProblemError(f"bits: expected at least 2, got {bits}")
 
 
 def _short(enclosure: Enclosure, within: npt.ArrayLike | None) -> BoolArray:
