@@ -42,20 +42,20 @@ def _merged(
     Where each lse_b is off by at most e, lse is too, so each weight by a factor e^(±2e): the
     output moves by at most Σ w_b (allowance_b + (e^2e - 1) (|o_b| + allowance_b)).
     """
-    outs, bounds = zip(*(answer(trial, take_keys(problem, p)) for p in parts), strict=True)
-    lses, errors = zip(*(answer(trial, take_keys(problem, p), "lse") for p in parts), strict=True)
-    error = np.max(errors, axis=0)
-    largest = np.max(lses, axis=0)
+    asked = [take_keys(problem, part) for part in parts]
+    outs, bounds = map(np.array, zip(*(answer(trial, p) for p in asked), strict=True))
+    lses, errors = map(np.array, zip(*(answer(trial, p, "lse") for p in asked), strict=True))
+    error = errors.max(0)
+    largest = lses.max(0)
     largest = np.where(np.isneginf(largest), 0, largest)
-    terms = np.exp(np.array(lses) - largest)
+    terms = np.exp(lses - largest)
     total = terms.sum(0)
     total = np.where(total == 0, 1, total)
     weights = (terms / total)[..., None]
     grown = np.expm1(2 * error + 2.0**-50 * (1 + np.abs(largest)))[..., None]
-    sizes = np.abs(np.array(outs)) + np.array(bounds)
-    bound = (weights * (np.array(bounds) + grown * sizes)).sum(0)
+    bound = (weights * (bounds + grown * (np.abs(outs) + bounds))).sum(0)
     lse = largest + np.log(total)
-    return (weights * np.array(outs)).sum(0), lse, bound, error + 2.0**-50 * (1 + np.abs(lse))
+    return (weights * outs).sum(0), lse, bound, error + 2.0**-50 * (1 + np.abs(lse))
 
 
 def doubled_keys(trial: Trial, problem: Problem) -> None:

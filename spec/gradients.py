@@ -16,7 +16,8 @@ __all__ = ["CLAIMS"]
 def values_share_the_cotangent(trial: Trial, problem: Problem) -> None:
     """Σⱼ dvⱼ = Σᵢ doutᵢ over the rows that see a key: each row's weights sum to 1."""
     dv, allowance = answer(trial, problem, "dv")
-    dout = np.where(visible(problem).any(-1)[..., None], _dout(problem), 0)
+    rows = np.asarray(visible(problem).any(-1))[..., None]
+    dout = np.where(rows, _dout(problem), 0)
     expected = _over_group(problem, dout).sum((2, 3))
     terms = np.abs(dv).sum(2) + _over_group(problem, np.abs(dout)).sum((2, 3))
     within = allowance.sum(2) + evaluation_error(terms, steps=_terms(problem))
@@ -28,7 +29,7 @@ def values_return_the_output(trial: Trial, problem: Problem) -> None:
     """Σⱼ dvⱼ vⱼ = Σᵢ doutᵢ oᵢ, column by column: the output is linear in the values."""
     dv, dv_allowance = answer(trial, problem, "dv")
     out, out_allowance = answer(trial, problem)
-    rows = visible(problem).any(-1)[..., None]
+    rows = np.asarray(visible(problem).any(-1))[..., None]
     dout, v = np.where(rows, _dout(problem), 0), problem.v.astype(np.float64)
     out, out_allowance = np.where(rows, out, 0), np.where(rows, out_allowance, 0)
     left, right = (dv * v).sum(2), _over_group(problem, dout * out).sum((2, 3))
@@ -76,9 +77,8 @@ def hidden_keys_have_no_gradient(trial: Trial, problem: Problem) -> None:
     seen = visible(problem)
     for row in {0, problem.query_count // 2, problem.query_count - 1}:
         only = np.arange(problem.query_count) == row
-        asked = problem.replace(
-            dout=np.where(only[:, None], problem.dout, 0).astype(problem.q.dtype)
-        )
+        dout = cast(problem, np.where(only[:, None], _dout(problem), 0))
+        asked = problem.replace(dout=dout)
         got = trial.ask(asked, want=("dq", "dk", "dv"))
         hidden = ~seen[:, :, row].reshape(*problem.k.shape[:2], -1, problem.key_count).any(2)
         for output in ("dk", "dv"):
