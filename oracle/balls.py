@@ -157,26 +157,25 @@ def _softmax(
     for i, keys, row in zip(range(rows.start, rows.stop), seen, dots, strict=True):
         logits = _logits(head, i, keys, row)
         if head.sink is not None:
-            logits.append(arb(head.sink))
+            logits = [*logits, arb(head.sink)]
         if not logits:
             weights.append([])
             sinks.append(arb(0))
             lse.append(None)
             continue
-        # Any finite number may be subtracted; an exact one near the maximum keeps exp in range.
-        peak = max(logit.mid() for logit in logits)
-        terms = [(logit - peak).exp() for logit in logits]
+        # Without subtracting the maximum: an arb's exponent has no limit that a logit could reach.
+        terms = [logit.exp() for logit in logits]
         total = _sum(terms)
         inverse = 1 / total
         weights.append([term * inverse for term in terms[: len(keys)]])
         sinks.append(arb(0) if head.sink is None else terms[-1] * inverse)
-        lse.append(peak + total.log())
+        lse.append(total.log())
     return weights, sinks, lse
 
 
 def _logits(head: Head, i: int, keys: list[int], dots: list[arb]) -> list[arb]:
     """Row i's logits at the visible keys: capped, then biased, then sloped."""
-    logits = list(dots)
+    logits = dots
     if head.softcap is not None:
         cap = arb(head.softcap)
         logits = [(x / cap).tanh() * cap for x in logits]

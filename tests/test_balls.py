@@ -133,7 +133,9 @@ EXTREMES = {
     "scores of 1e8": NORMAL.replace(q=NORMAL.q * 1e8),
     "scores of 1e20": NORMAL.replace(q=NORMAL.q * 1e20),
     "scores of 1e20, tied": NORMAL.replace(q=NORMAL.q * 1e20, k=np.ones_like(NORMAL.k)),
-    "scores of 1e300": NORMAL.replace(q=NORMAL.q * 1e150, k=NORMAL.k * 1e150),
+    "scores of 1e300": NORMAL.replace(
+        q=NORMAL.q * 1e150, k=NORMAL.k * 1e150, query_lengths=np.array([1])
+    ),
     "scores of 1e20, capped": NORMAL.replace(q=NORMAL.q * 1e20, softcap=30.0),
     "large scale": NORMAL.replace(scale=-1e20),
     "channels from 2^-300 to 2^300": NORMAL.replace(q=NORMAL.q * SPREAD, k=NORMAL.k / SPREAD),
@@ -161,6 +163,15 @@ def test_extremes_are_enclosed_narrowly(name: str) -> None:
     reference = enclose(problem, want=defined(problem))
     check_holds(problem, reference, bits=1400)
     check_narrow(reference if name not in SATURATED else enclose(problem))
+
+
+def test_scores_beyond_float64() -> None:
+    q, k, v = NORMAL.q[:, :1, :1], NORMAL.k[:, :1, :3], NORMAL.v[:, :1, :3]
+    problem = Problem(q=q * 1e300, k=k * 1e300, v=v, scale=1.0)
+    reference = enclose(problem)  # the weights are known, but the lse, near 1e600, is no float64
+    assert np.isinf(reference["lse"].bound).all()
+    check_narrow(Reference("balls", {"out": reference["out"]}))
+    check_holds(problem, reference, bits=2400)
 
 
 def test_more_bits_resolve_what_cancels() -> None:
