@@ -117,7 +117,9 @@ def tiled(head: Head, kernel: Kernel) -> dict[str, Float32]:
         alpha = kernel.rescale(np.exp(top - anchor))
         skipped = kernel.rescale_output
         keep = skipped is not None and (not skipped or index in skipped)
-        total = kernel.total(total * (alpha if kernel.rescale_total else 1) + p.sum(1, keepdims=True))
+        total = kernel.total(
+            total * (alpha if kernel.rescale_total else 1) + p.sum(1, keepdims=True)
+        )
         out = kernel.output(out * (1 if keep else alpha) + kernel.weights(p) @ value[start:stop])
         if kernel.doubled and start == 0:
             total, out = total + p[:, :1], out + kernel.weights(p)[:, :1] * value[:1]

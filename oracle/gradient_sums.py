@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 import numpy.typing as npt
 
-from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.roundoffs import Roundoffs, growth
+from attnspec.oracle.formats import Float64Array, Format
+from attnspec.oracle.roundoffs import Roundoffs, flush, growth
 
 __all__ = ["GradientSum", "Terms"]
 
@@ -32,25 +32,27 @@ class Terms:
 
     def map(self, change: Callable[[Float64Array], Float64Array]) -> Terms:
         """`change` applied to each field."""
-        return Terms(*(change(getattr(self, name)) for name in self.__dataclass_fields__))
+        return Terms(*(change(getattr(self, field.name)) for field in fields(self)))
 
 
 class GradientSum:
     """The sum of `Terms`, and its (bound, sigma).
 
-    `stored`: each head's share may be stored once, with this unit roundoff, before shares are
-    added (gradients of expanded key heads, or of a broadcast bias).
+    `stored`: each head's share may be stored once, in this format, before shares are added
+    (gradients of expanded key heads, or of a broadcast bias).
     """
 
-    def __init__(self, shape: tuple[int, ...], *, stored: float = 0.0) -> None:
-        self.stored = stored
-        self.total = Terms(*(np.zeros(shape) for _ in Terms.__dataclass_fields__))
+    def __init__(self, shape: tuple[int, ...], *, stored: Format | None = None) -> None:
+        self.stored = 0.0 if stored is None else stored.unit_roundoff
+        self.stored_eta = 0.0 if stored is None else flush(stored)
+        self.stored_largest = np.inf if stored is None else stored.largest
+        self.total = Terms(*(np.zeros(shape) for _ in fields(Terms)))
         self.shares, self.shares_squared, self.heads = np.zeros(shape), np.zeros(shape), 0
 
     def add(self, where: tuple[int, ...], terms: Terms) -> None:
         """Add one head's share to the slice `where`."""
-        for name in Terms.__dataclass_fields__:
-            getattr(self.total, name)[where] += getattr(terms, name)
+        for field in fields(Terms):
+            getattr(self.total, field.name)[where] += getattr(terms, field.name)
         self.shares[where] += np.abs(terms.value)
         self.shares_squared[where] += terms.value**2
         self.heads += 1
@@ -69,15 +71,18 @@ class GradientSum:
         chain = growth(t.count + tiles + 8, r.unit)
         chain = chain + (1 + chain) * growth(tiles + 3, r.gradient)
         bound = t.error + chain * (t.absolute + t.error)
-        bound = bound + self.stored * (self.shares + bound)
-        bound = bound + 2 * r.eta * max(1.0, scale) * (t.count + tiles + 8) + flushed
+        bound = bound + self.stored * (self.shares + bound) * (1 + chain)
+        lost = (2 * r.eta) * max(1.0, scale) * (t.count + tiles + 8)
+        lost = lost + (tiles + 3) * r.gradient_eta + self.stored_eta * self.heads + flushed
+        bound = bound + lost * (1 + chain)
         smaller = min(1.0, scale) if scale > 0 else 1.0
         holds = r.storage.largest if r.gradient else r.accumulate.largest
         overflows = 2 * (1 + chain) * (t.absolute + t.error) / smaller >= holds
+        overflows |= self.shares + bound >= self.stored_largest
         variance = t.variance + third * (t.count * t.squares + (t.count + 4) * t.value**2)
         variance = variance + r.gradient**2 / 3 * (tiles + 2) * (t.squares + t.value**2)
         variance = variance + self.stored**2 / 3 * self.shares_squared
-        variance = variance + (2 * r.eta * max(1.0, scale)) ** 2 * (t.count + 8) + flushed**2
+        variance = variance + lost**2 / np.maximum(t.count, 1)
         bound = np.where(overflows | np.isnan(bound), np.inf, bound)
         some = t.count > 0
         return np.where(some, bound, 0.0), np.where(some, np.sqrt(variance), 0.0)

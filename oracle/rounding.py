@@ -76,7 +76,7 @@ class Arithmetic:
             expected = ", ".join(("storage", *FORMATS))
             raise ValueError(f"accumulate: expected one of {expected}, got {self.accumulate!r}")
         acc = max(FORMATS[named], kept, key=lambda f: f.digits)
-        coarser = kept.unit_roundoff if kept.digits < acc.digits else 0.0
+        coarser, eta = (kept.unit_roundoff, flush(kept)) if kept.digits < acc.digits else (0.0, 0.0)
         unit = acc.unit_roundoff
         return Roundoffs(
             storage=kept,
@@ -85,13 +85,15 @@ class Arithmetic:
             unit=unit,
             eta=flush(acc),
             probability=coarser if self.probabilities else 0.0,
-            probability_eta=flush(kept) if self.probabilities and coarser else 0.0,
+            probability_eta=eta if self.probabilities else 0.0,
             normalised=self.normalised,
             score=coarser if self.scores else 0.0,
+            score_eta=eta if self.scores else 0.0,
             score_roundings=self.score_roundings,
-            operand=max(0.0, operand_roundoff(self.operands)),
+            operand=operand_roundoff(self.operands, acc),
             exp=4 * unit if self.exp_error is None else max(self.exp_error, 4 * unit),
             gradient=coarser if self.gradients else 0.0,
+            gradient_eta=eta if self.gradients else 0.0,
             tile=self.tile,
         )
 

@@ -20,10 +20,10 @@ class Roundoffs:
 
     unit, eta: unit roundoff of the accumulator, and its absolute error below normal.
     probability, probability_eta: the same of the format that P is rounded to.
-    score: of the format that scores are rounded to, `score_roundings` times.
+    score, score_eta: of the format that scores are rounded to, `score_roundings` times.
     operand: of the format to which matrix products round each operand.
     exp: relative error of exp; absolute error of tanh and log.
-    gradient: of the format in which gradients are accumulated tile by tile.
+    gradient, gradient_eta: of the format in which gradients are accumulated tile by tile.
     """
 
     storage: Format
@@ -35,10 +35,12 @@ class Roundoffs:
     probability_eta: float
     normalised: bool
     score: float
+    score_eta: float
     score_roundings: int
     operand: float
     exp: float
     gradient: float
+    gradient_eta: float
     tile: int
 
     @property
@@ -68,14 +70,15 @@ def flush(fmt: Format) -> float:
     return fmt.smallest_subnormal / 2 if fmt.name == "float16" else fmt.smallest_normal
 
 
-def operand_roundoff(operands: str | None) -> float:
+def operand_roundoff(operands: str | None, accumulate: Format) -> float:
     """Unit roundoff of `Arithmetic.operands`; `ValueError` names the formats that exist.
 
     Only formats with the exponent range of float32: the bounds have no term for their overflow.
+    0 where the accumulator is no finer.
     """
     known = {"tfloat32": TFLOAT32, "bfloat16": FORMATS["bfloat16"].unit_roundoff}
     if operands is None:
         return 0.0
     if operands not in known:
         raise ValueError(f"operands: expected one of {', '.join(known)} or None, got {operands!r}")
-    return known[operands]
+    return known[operands] if known[operands] > accumulate.unit_roundoff else 0.0

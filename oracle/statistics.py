@@ -110,7 +110,7 @@ class HeadStatistics:
     def squared_products(self) -> Float64Array:
         """scale² (q²)(k²)ᵀ: the sum of squares of the products in each score."""
         h = self.head
-        return self._masked(h.scale**2 * ((self.query**2) @ (self.key**2).T))
+        return self.masked(h.scale**2 * ((self.query**2) @ (self.key**2).T))
 
     @cached_property
     def squared_weights_moment(self) -> Float64Array:
@@ -132,7 +132,7 @@ class HeadStatistics:
             spread[i], most[i] = seen.max(0) - seen.min(0), np.abs(seen).max(0)
         return spread, most
 
-    def _masked(self, matrix: Float64Array) -> Float64Array:
+    def masked(self, matrix: Float64Array) -> Float64Array:
         """With a column for the sink, and 0 where hidden."""
         return _masked(matrix, self.visible)
 
