@@ -1,0 +1,225 @@
+"""Each lemma of the float64 engine against exact rationals, at the corners of its balls.
+
+Radii that are large test how errors propagate; radii of 0 (or the least that the lemma allows)
+test the rounding of the operation itself.
+"""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import pytest
+
+from attnspec.oracle import Problem, float64, float64_softmax
+from attnspec.oracle.float64_softmax import scores, softmax
+from attnspec.oracle.problem import Head
+from attnspec.oracle.running_error import (
+    FLOOR,
+    Ball,
+    Total,
+    gamma,
+    operand_product,
+    product,
+    scaled,
+)
+
+TRIES = range(12)
+TERMS = 64
+RADII = [0.0, 2.0**-52, 1e-9, 0.01]
+exactly = np.frompyfunc(Fraction, 1, 1)
+
+
+def magnitudes(rng: np.random.Generator, *shape: int) -> Any:
+    """Numbers of mixed size; now and then so small that products underflow."""
+    spread = rng.choice([0, 3, 40])
+    shift = rng.choice([0, 0, 0, -520, -1040])
+    return rng.standard_normal(shape) * 2.0 ** (rng.integers(-spread, spread + 1, shape) + shift)
+
+
+def ball(rng: np.random.Generator, radius: float, *shape: int) -> tuple[Ball, Any]:
+    """A ball, and an exact point on its surface."""
+    value = magnitudes(rng, *shape)
+    around = np.abs(value) * radius
+    return Ball(value, around), exactly(value) + exactly(around) * rng.choice([-1, 1], shape)
+
+
+def operand(rng: np.random.Generator, radius: float, *shape: int) -> tuple[Ball, Any]:
+    """A ball whose radius has the gamma_TERMS |value| and floor that its point makes no use of."""
+    inner, point = ball(rng, radius, *shape)
+    around = (inner.radius + gamma(TERMS) * np.abs(inner.value)) * (1 + 2.0**-50) + FLOOR
+    return Ball(inner.value, around), point
+
+
+def check(result: Ball, exact: Any) -> None:
+    error = abs(exactly(result.value) - exact)
+    assert np.all(error <= exactly(result.radius)), (error / exactly(result.radius)).max()
+
+
+@pytest.mark.parametrize("seed", TRIES)
+def test_product(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    a, b = magnitudes(rng, 3, 7), magnitudes(rng, 7, 4)
+    check(product(a, b), exactly(a) @ exactly(b))
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("seed", TRIES)
+def test_operand_product(seed: int, radius: float) -> None:
+    rng = np.random.default_rng(seed)
+    a, point = operand(rng, radius, 3, 7)
+    b = magnitudes(rng, 7, 4)
+    check(operand_product(a, b), point @ exactly(b))
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("seed", TRIES)
+def test_scaled(seed: int, radius: float) -> None:
+    rng = np.random.default_rng(seed)
+    a, point = ball(rng, radius, 9)
+    scale = float(magnitudes(rng, 1)[0])
+    check(scaled(a, scale), point * Fraction(scale))
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("seed", TRIES)
+def test_total(seed: int, radius: float) -> None:
+    rng = np.random.default_rng(seed)
+    total, exact = Total((2, 5)), exactly(np.zeros(5))
+    for _ in range(6):
+        term, point = ball(rng, radius, 5)
+        total.add((1,), term)
+        exact = exact + point
+    enclosure = total.enclosure((2, 5))
+    check(Ball(enclosure.value[1], enclosure.bound[1]), exact)
+    assert not enclosure.bound[0].any()
+
+
+# -- scores and softmax ------------------------------------------------------------------------
+
+
+def head(rng: np.random.Generator, *, rows: int = 3, keys: int = 4, **options: Any) -> Head:
+    problem = Problem(
+        q=rng.standard_normal((1, 1, rows, 2)),
+        k=rng.standard_normal((1, 1, keys, 2)),
+        v=rng.standard_normal((1, 1, keys, 2)),
+        scale=float(rng.standard_normal()),
+        **options,
+    )
+    return next(iter(problem.heads()))
+
+
+@pytest.mark.parametrize("seed", TRIES)
+def test_scores(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    h = head(rng, bias=magnitudes(rng, 3, 4), alibi=magnitudes(rng, 1))
+    result, _ = scores(h, h.query, ~h.visible)
+    exact = exactly(h.query) @ exactly(h.key.T) * Fraction(h.scale) + exactly(h.bias)
+    check(result, exact - exactly(np.abs(h.ahead).astype(np.float64)) * Fraction(h.slope or 0))
+
+
+def rational(x: mpmath.mpf) -> Fraction:
+    mantissa, exponent = x.man_exp  # of |x|
+    return int(mpmath.sign(x)) * int(mantissa) * Fraction(2) ** int(exponent)
+
+
+to_fraction = np.frompyfunc(rational, 1, 1)
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("seed", TRIES)
+def test_softcap(seed: int, radius: float) -> None:
+    rng = np.random.default_rng(seed)
+    value = rng.standard_normal(8) * rng.choice([0.1, 1, 10, 40])
+    around = np.abs(value) * radius
+    cap = float(rng.choice([0.3, 1.0, 7.0]))
+    capped, slope = float64_softmax._capped(Ball(value, around), cap)
+    with mpmath.workprec(300):
+        point = [
+            mpmath.mpf(v) + s * mpmath.mpf(r)
+            for v, r, s in zip(
+                value.tolist(), around.tolist(), rng.choice([-1, 1], 8).tolist(), strict=True
+            )
+        ]
+        tanh = np.array([mpmath.tanh(x / mpmath.mpf(cap)) for x in point])
+        check(capped, to_fraction(tanh * mpmath.mpf(cap)))
+        check(slope, to_fraction(1 - tanh * tanh))
+
+
+@pytest.mark.parametrize("radius", [0.0, 2.0**-52, 1e-9, 0.01, 0.3])
+@pytest.mark.parametrize("seed", TRIES)
+def test_softmax(seed: int, radius: float) -> None:
+    """Some corners have the winner's error opposite to all others': the worst case."""
+    rng = np.random.default_rng(seed)
+    value = rng.standard_normal((6, 5)) * rng.choice([0.1, 3, 30, 1e4])
+    around = radius * rng.uniform(0, 1, (6, 5)) * rng.choice([0, 1], (6, 5))
+    signs = rng.choice([-1, 1], (6, 5))
+    winner = value.argmax(axis=1)
+    signs[::2] = 1
+    signs[np.arange(6), winner] = -1
+    hidden = rng.random((6, 5)) < 0.2
+    hidden[np.arange(6), winner] = False
+    masked = Ball(np.where(hidden, -np.inf, value), np.where(hidden, 0.0, around))
+    with np.errstate(all="ignore"):
+        weights, lse = softmax(masked, hidden, terms=5)
+    with mpmath.workprec(300):
+        for i in range(6):
+            seen = np.flatnonzero(~hidden[i])
+            point = [
+                mpmath.mpf(value[i, j]) + int(signs[i, j]) * mpmath.mpf(around[i, j]) for j in seen
+            ]
+            exact = mpmath.log(mpmath.fsum(mpmath.exp(x) for x in point))
+            known = np.isfinite(weights.radius[i]).all()
+            assert known or radius >= 0.01
+            if known:
+                p = to_fraction(np.array([mpmath.exp(x - exact) for x in point]))
+                check(Ball(weights.value[i, seen], weights.radius[i, seen]), p)
+                check(Ball(lse.value[i], lse.radius[i]), to_fraction(exact))
+            assert not weights.radius[i, hidden[i]].any()
+
+
+def test_scores_whose_error_exceeds_one_are_not_known() -> None:
+    value = np.array([[0.0, -2.0, -800.0]])
+    with np.errstate(all="ignore"):
+        weights, _ = softmax(Ball(value, np.full((1, 3), 1.0)), np.zeros((1, 3), np.bool_), terms=3)
+        assert not np.isfinite(weights.radius).any()
+        far = Ball(np.array([[0.0, -800.0]]), np.full((1, 2), 20.0))
+        weights, lse = softmax(far, np.zeros((1, 2), np.bool_), terms=2)
+    assert np.all(weights.radius < 1e-12)  # nothing that 40 can do to exp(-800) matters
+    assert lse.radius[0] >= 20
+
+
+# -- gradients ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("seed", TRIES)
+def test_gradients_of_the_scores(seed: int, radius: float) -> None:
+    """D from out's ball, dS from the weights' ball, then cap, sink and the sums of dbias."""
+    rng = np.random.default_rng(seed)
+    h = head(
+        rng, dout=magnitudes(rng, 1, 1, 3, 2), dlse=magnitudes(rng, 1, 1, 3), sinks=np.zeros(1)
+    )
+    assert h.dout is not None
+    assert h.dlse is not None
+    weights, exact_weights = operand(rng, radius, 3, 4)
+    weights, exact_weights = Ball(np.abs(weights.value), weights.radius), abs(exact_weights)
+    sink, exact_sink = operand(rng, radius, 3, 1)
+    sink, exact_sink = Ball(np.abs(sink.value), sink.radius), abs(exact_sink)
+    out, exact_out = ball(rng, radius, 3, 2)
+    slope, exact_slope = ball(rng, max(radius, 2.0**-50), 3, 4)
+    forward = float64._Forward(h, h.query, weights, sink, out, slope, TERMS)
+
+    shift = float64._row_shift(forward, h.dout)
+    exact_shift = exactly(h.dlse) - (exactly(h.dout) * exact_out).sum(axis=1)
+    check(shift, exact_shift)
+    dscores = float64._score_gradient(forward, h.dout, shift)
+    exact_dp = exactly(h.dout) @ exactly(h.value.T)
+    exact = exact_weights * (exact_dp + exact_shift[:, None])
+    check(dscores, exact)
+    check(float64._sink_gradient(sink, shift, TERMS), (exact_sink[:, 0] * exact_shift).sum())
+    check(float64._folded(dscores, (1, 1)), exact.sum(axis=(0, 1), keepdims=True))
+    check(float64._folded(dscores, (3, 1)), exact.sum(axis=1, keepdims=True))
+    check(float64._through_cap(dscores, slope, TERMS), exact * exact_slope)
