@@ -67,7 +67,8 @@ def _tiles(problem: Problem) -> Iterator[slice]:
 
 def _logit_exponent(head: Head) -> int:
     """About the largest e >= 0 with a logit of magnitude 2^e. Sets the cost, not the rigour."""
-    dots = _exponent(head.query, axis=0) + _exponent(head.key, axis=0)
+    query = head.query[head.visible.any(axis=1)]
+    dots = _exponent(query, axis=0) + _exponent(head.key, axis=0)
     channels = math.ceil(math.log2(head.query.shape[1]))
     parts = [0, int(dots.max()) + channels + int(_exponent(head.scale))]
     if head.bias is not None:

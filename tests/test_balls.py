@@ -195,11 +195,12 @@ def test_a_result_beyond_float64_is_not_known() -> None:
 # -- hidden slots, NaN -------------------------------------------------------------------------
 
 
-def test_hidden_numbers_have_no_influence() -> None:
+@pytest.mark.parametrize("poison", [np.nan, LARGEST])
+def test_hidden_numbers_have_no_influence(poison: float) -> None:
     rows, keys = np.array([True, True, False, True]), np.array([True, True, True, False, True])
     problem = NORMAL.replace(mask=rows[:, None] & keys)
     poisoned = {name: getattr(problem, name).copy() for name in ("q", "k", "v")}
-    poisoned["q"][:, :, 2] = poisoned["k"][:, :, 3] = poisoned["v"][:, :, 3] = np.nan
+    poisoned["q"][:, :, 2] = poisoned["k"][:, :, 3] = poisoned["v"][:, :, 3] = poison
     want = defined(problem)
     clean, dirty = enclose(problem, want=want), enclose(problem.replace(**poisoned), want=want)
     for output in want:

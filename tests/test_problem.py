@@ -141,6 +141,12 @@ def test_a_head_reads_its_own_slope_sink_bias_and_cotangents() -> None:
         np.testing.assert_array_equal(head.dlse, extras["dlse"][head.batch, head.index])
 
 
+def test_the_options_reach_a_head_as_float64() -> None:
+    (head, *_) = problem(scale=np.float32(0.1), softcap=np.float32(0.3)).heads()
+    assert (type(head.scale), type(head.softcap)) == (float, float)
+    assert (head.scale, head.softcap) == (np.float32(0.1), np.float32(0.3))
+
+
 def test_keys_that_no_row_sees_are_zero_and_others_are_not() -> None:
     keys = np.array([[[[1.0], [np.inf], [3.0], [np.nan]]]])
     mask = np.array([[True, False, False, False], [False, False, True, False]])
