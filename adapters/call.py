@@ -7,38 +7,28 @@ import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from attnspec.adapters.claims import (
+    CallFailed,
+    check_claims,
+    check_question,
+    gradients_of,
+    options_of,
+    unclaimed,
+)
+from attnspec.adapters.declaration import NEUTRAL
 from attnspec.adapters.frameworks import Bridge, NoGradient, bridge
-from attnspec.adapters.kernel import NEUTRAL, Kernel
+from attnspec.adapters.kernel import Kernel
 from attnspec.oracle.formats import FORMATS, Format
-from attnspec.oracle.problem import OUTPUTS, Problem, ProblemError
+from attnspec.oracle.problem import Problem, ProblemError
 
 __all__ = ["Answer", "CallFailed", "call"]
 
 Array = npt.NDArray[Any]
-Status = Literal["not claimed", "error", "fail"]
-
-
-class CallFailed(Exception):  # noqa: N818, a verdict, not a mistake of the caller
-    """The call gave no answer to judge. `status` says why, the message says it in one line.
-
-    not claimed: the kernel does not take this problem, or said so by `NotImplementedError`.
-    error: it raised; `traceback` holds the text.
-    fail: it returned something other than what the protocol asks for.
-    """
-
-    def __init__(self, status: Status, message: str, traceback: str = "") -> None:
-        super().__init__(status, message, traceback)
-        self.status = status
-        self.message = message
-        self.traceback = traceback
-
-    def __str__(self) -> str:
-        return f"{self.status}: {self.message}"
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +47,8 @@ def call(kernel: Kernel, problem: Problem, *, want: Iterable[str] = ("out",)) ->
     Raises `CallFailed`, and `ProblemError` where the question itself makes no sense.
     """
     wanted = tuple(want)
-    _check_question(problem, wanted)
-    _check_claims(kernel, problem, wanted)
+    check_question(problem, wanted)
+    check_claims(kernel, problem, wanted)
     question = _Question.of(kernel, problem, wanted)
     try:
         with bridge(kernel.framework).session(problem.dtype_name):
@@ -70,68 +60,6 @@ def call(kernel: Kernel, problem: Problem, *, want: Iterable[str] = ("out",)) ->
     except (Exception, SystemExit) as error:
         message = f"{type(error).__name__}: {_first_line(error)}{_hint(kernel)}"
         raise CallFailed("error", message, traceback.format_exc()) from error
-
-
-# -- what may be asked ---------------------------------------------------------------------------
-
-
-def _gradients(wanted: Iterable[str]) -> tuple[str, ...]:
-    return tuple(output for output in wanted if output not in ("out", "lse"))
-
-
-def _check_question(problem: Problem, wanted: tuple[str, ...]) -> None:
-    for output in wanted:
-        if output not in OUTPUTS:
-            raise ProblemError(f"want: expected some of {', '.join(OUTPUTS)}; got {output!r}")
-    for output in _gradients(wanted):
-        if getattr(problem, output[1:]) is None:
-            raise ProblemError(f"want: {output} needs a problem with {output[1:]}")
-    if _gradients(wanted) and problem.dout is None and problem.dlse is None:
-        raise ProblemError("want: gradients need dout or dlse")
-
-
-def _options(problem: Problem, wanted: tuple[str, ...]) -> dict[str, Any]:
-    """The options that the problem uses, in NumPy."""
-    used = {
-        name: value
-        for name in NEUTRAL
-        if name != "return_lse" and (value := getattr(problem, name)) is not NEUTRAL[name]
-    }
-    used["scale"] = float(problem.scale)
-    if used.get("window") == (None, None):
-        del used["window"]
-    if "lse" in wanted or (_gradients(wanted) and problem.dlse is not None):
-        used["return_lse"] = True
-    return used
-
-
-def _check_claims(kernel: Kernel, problem: Problem, wanted: tuple[str, ...]) -> None:
-    """Refuse, in the kernel's name, what it does not claim."""
-    if problem.dtype_name not in kernel.dtypes:
-        raise _unclaimed(f"{problem.dtype_name}; it takes {', '.join(kernel.dtypes)}")
-    used = _options(problem, wanted)
-    for name in used:
-        if name not in kernel.options and name != "scale":
-            raise _unclaimed(name)
-    size = problem.head_size
-    if "scale" not in kernel.options and problem.scale not in (size**-0.5, 1 / size**0.5):
-        raise _unclaimed(f"scale {problem.scale!r}; it takes no scale, so only 1/sqrt({size})")
-    if any(name in used for name in ("causal", "window", "alibi")) and not _aligned(
-        problem, kernel.diagonal
-    ):
-        raise _unclaimed(f"diagonal {problem.diagonal}; it declares {kernel.diagonal}")
-    for output in _gradients(wanted):
-        if output not in kernel.differentiable:
-            raise _unclaimed(f"the gradient {output}")
-
-
-def _aligned(problem: Problem, diagonal: str) -> bool:
-    other = problem.replace(diagonal=diagonal)
-    return all(problem.offset(b) == other.offset(b) for b in range(problem.batch))
-
-
-def _unclaimed(what: str) -> CallFailed:
-    return CallFailed("not claimed", what)
 
 
 # -- the call ------------------------------------------------------------------------------------
@@ -149,7 +77,7 @@ class _Question:
 
     @classmethod
     def of(cls, kernel: Kernel, problem: Problem, wanted: tuple[str, ...]) -> _Question:
-        options = {name: NEUTRAL[name] for name in kernel.required} | _options(problem, wanted)
+        options = {name: NEUTRAL[name] for name in kernel.required} | options_of(problem, wanted)
         if "scale" not in kernel.options:
             del options["scale"]
         given = {"q": problem.q, "k": problem.k, "v": problem.v}
@@ -157,7 +85,7 @@ class _Question:
         for name in ("key_lengths", "query_lengths"):
             if name in given:
                 given[name] = given[name].astype(np.int32)
-        if _gradients(wanted):
+        if gradients_of(wanted):
             given |= _cotangents(kernel, problem)
         plain = {n: value for n, value in options.items() if n not in given}
         return cls(kernel, problem, wanted, given, plain)
@@ -178,7 +106,7 @@ class _Question:
         return Answer(kept, tuple(changed))
 
     def _answers(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
-        gradients = _gradients(self.wanted)
+        gradients = gradients_of(self.wanted)
         if not gradients:
             return self._named(self._forward(arrays))
         if self.kernel.framework == "numpy":
@@ -214,16 +142,16 @@ class _Question:
         parameters = inspect.signature(backward).parameters.values()
         if not any(p.kind is inspect.Parameter.VAR_KEYWORD for p in parameters):
             for name in options.keys() - {p.name for p in parameters}:
-                raise _unclaimed(f"the gradient with {name}")
+                raise unclaimed(f"the gradient with {name}")
         result = backward(*(arrays[name] for name in ("q", "k", "v", "dout")), **options)
         if isinstance(result, tuple) and len(result) == 3:
             result = dict(zip(("dq", "dk", "dv"), result, strict=True))
         if not isinstance(result, Mapping):
             raise CallFailed("fail", f"backward: expected (dq, dk, dv), got {_kind(result)}")
-        for name in _gradients(self.wanted):
+        for name in gradients_of(self.wanted):
             if name not in result:
-                raise _unclaimed(f"the gradient {name}")
-        return self._checked({name: result[name] for name in _gradients(self.wanted)})
+                raise unclaimed(f"the gradient {name}")
+        return self._checked({name: result[name] for name in gradients_of(self.wanted)})
 
     def _array_options(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         return {name: array for name, array in arrays.items() if name in NEUTRAL}

@@ -22,6 +22,10 @@ Window = tuple[int | None, int | None]
     # measured: the sum of the weights is off by what rounding each to the half type gives.
     probabilities="storage",
     normalised=True,
+    # measured: the scores are not rounded; in the backward pass dout vᵀ is (jax.make_jaxpr shows
+    # it as bfloat16, and dq is then right to the bit).
+    scores="storage",
+    score_roundings=0,
     # measured: causal and the window start at key 0 of row 0, whatever the lengths are.
     diagonal="top-left",
     # measured: mask, window and key lengths give the mean of all values, padding included.

@@ -11,52 +11,17 @@ are the options that it claims; whatever it does not name it is never asked.
 from __future__ import annotations
 
 import functools
-import inspect
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import FrozenInstanceError, dataclass, fields
+from collections.abc import Callable, Iterable
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Any, overload
 
-from attnspec.adapters.frameworks import FRAMEWORKS, bridge
-from attnspec.oracle.formats import FORMATS
+from attnspec.adapters.declaration import KernelError, arithmetic_of, check, options_of
+from attnspec.adapters.frameworks import bridge
 from attnspec.oracle.rounding import Arithmetic
 
-__all__ = ["NEUTRAL", "Kernel", "KernelError", "as_kernel", "kernel"]
-
-NEUTRAL: Mapping[str, Any] = {
-    "scale": None,
-    "causal": False,
-    "window": None,
-    "mask": None,
-    "bias": None,
-    "softcap": None,
-    "sinks": None,
-    "alibi": None,
-    "key_lengths": None,
-    "query_lengths": None,
-    "return_lse": False,
-}
-"""Every option, with the value that says that a problem does not use it."""
-
-RESERVED = ("segments", "block_table", "dropout_keep", "dropout_p")
-
-CHOICES: Mapping[str, tuple[Any, ...]] = {
-    "accumulate": ("storage", *FORMATS),
-    "scores": (None, "storage"),
-    "probabilities": (None, "storage"),
-    "normalised": (False, True),
-    "gradients": (None, "storage"),
-    "lse": ("accumulate", "storage"),
-    "diagonal": ("bottom-right", "top-left"),
-    "masked_row": ("zero", "nan", "mean"),
-    "hidden_nan": (False, True),
-    "deterministic": (True, False),
-}
+__all__ = ["Kernel", "KernelError", "as_kernel", "kernel"]
 
 Function = Callable[..., Any]
-
-
-class KernelError(ValueError):
-    """A kernel is declared wrongly; the message names the values that are allowed."""
 
 
 @dataclass(kw_only=True, eq=False)
@@ -163,15 +128,15 @@ def kernel(
     def declare(function: Function) -> Kernel:
         title = name or str(getattr(function, "__name__", type(function).__name__))
         try:
-            _check(choices, framework=framework, device=device, dtypes=dtypes)
-            options, required = _options(function)
+            check(choices, framework=framework, device=device, dtypes=dtypes)
+            options, required = options_of(function)
             return Kernel(
                 function=function,
                 name=title,
                 framework=framework,
                 device=device,
                 dtypes=dtypes,
-                arithmetic=_arithmetic(arithmetic),
+                arithmetic=arithmetic_of(arithmetic),
                 options=options,
                 required=required,
                 **choices,
@@ -185,85 +150,3 @@ def kernel(
 def as_kernel(function: Function) -> Kernel:
     """The kernel itself, or a plain function with the defaults of `kernel`."""
     return function if isinstance(function, Kernel) else kernel(function)
-
-
-def _check(
-    choices: Mapping[str, Any], *, framework: str, device: str, dtypes: tuple[str, ...]
-) -> None:
-    _one_of("framework", framework, FRAMEWORKS)
-    for name, value in choices.items():
-        _one_of(name, value, CHOICES[name])
-    if not dtypes:
-        raise KernelError(f"dtypes: expected at least one of {', '.join(FORMATS)}")
-    for dtype in dtypes:
-        _one_of("dtypes", dtype, tuple(FORMATS))
-    if not isinstance(device, str) or (framework == "numpy" and device != "cpu"):
-        raise KernelError(f"device: expected {_example(framework)}, got {device!r}")
-
-
-def _example(framework: str) -> str:
-    return "'cpu'" if framework == "numpy" else "a name such as 'cpu' or 'cuda'"
-
-
-def _one_of(name: str, value: Any, allowed: Iterable[Any]) -> None:
-    # 1 == True: the type is compared too.
-    if not any(value == choice and type(value) is type(choice) for choice in allowed):
-        names = ", ".join(repr(choice) for choice in allowed)
-        raise KernelError(f"{name}: expected one of {names}; got {value!r}")
-
-
-def _arithmetic(declared: Mapping[str, Any]) -> Arithmetic:
-    known = [field.name for field in fields(Arithmetic)]
-    for name, value in declared.items():
-        if name not in known:
-            raise KernelError(
-                f"{name}: no such declaration; expected one of framework, device, dtypes, "
-                f"{', '.join(n for n in CHOICES if n not in known)}, {', '.join(known)}"
-            )
-        if name in CHOICES:
-            _one_of(name, value, CHOICES[name])
-    for name in ("tile", "score_roundings"):
-        value = declared.get(name, 1)
-        if type(value) is not int or value < 1:
-            raise KernelError(f"{name}: expected an integer of at least 1; got {value!r}")
-    error = declared.get("exp_error")
-    if error is not None and not (type(error) is float and 0 <= error < 1):
-        raise KernelError(f"exp_error: expected None or a float in [0, 1); got {error!r}")
-    arithmetic = Arithmetic(**declared)
-    try:
-        arithmetic.resolve("float32")
-    except ValueError as refused:
-        raise KernelError(str(refused)) from None
-    return arithmetic
-
-
-def _options(function: Function) -> tuple[frozenset[str], frozenset[str]]:
-    """The options that a signature claims, and those of them that have no default."""
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        raise KernelError("its parameters cannot be read; wrap it in a `def`") from None
-    positional = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-    if len(parameters) < 3 or any(p.kind not in positional for p in parameters[:3]):
-        raise KernelError("expected the positional parameters q, k, v")
-    claimed = {p.name: p for p in parameters[3:] if _is_option(p)}
-    required = {name for name, p in claimed.items() if p.default is inspect.Parameter.empty}
-    return frozenset(claimed), frozenset(required - {"scale"})
-
-
-def _is_option(parameter: inspect.Parameter) -> bool:
-    if parameter.kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD):
-        raise KernelError(
-            f"*{parameter.name}: name the options that it takes; expected some of "
-            f"{', '.join(NEUTRAL)}"
-        )
-    keyword = parameter.kind is not inspect.Parameter.POSITIONAL_ONLY
-    if keyword and parameter.name in NEUTRAL:
-        return True
-    if parameter.default is inspect.Parameter.empty:
-        later = " is reserved and not asked yet" if parameter.name in RESERVED else ""
-        raise KernelError(
-            f"parameter {parameter.name!r}{later}: give it a default, or name an option: "
-            f"{', '.join(NEUTRAL)}"
-        )
-    return False

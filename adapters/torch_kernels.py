@@ -314,14 +314,16 @@ def flex(
 
     batch, heads, rows, keys = full
     block_mask = create_block_mask(mask_mod, batch, heads, rows, keys, device=q.device)
-    out, aux = flex_attention(
-        q,
-        k,
-        v,
-        score_mod=score_mod,
-        block_mask=block_mask,
-        scale=scale,
-        enable_gqa=q.shape[1] != k.shape[1],
-        return_aux=AuxRequest(lse=True),
-    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # that it is not compiled: so it is meant
+        out, aux = flex_attention(
+            q,
+            k,
+            v,
+            score_mod=score_mod,
+            block_mask=block_mask,
+            scale=scale,
+            enable_gqa=q.shape[1] != k.shape[1],
+            return_aux=AuxRequest(lse=True),
+        )
     return (out, aux.lse) if return_lse else out
