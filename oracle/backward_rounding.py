@@ -16,6 +16,11 @@ from attnspec.oracle.statistics import HeadStatistics
 
 __all__ = ["backward"]
 
+SHARED = 9.0
+"""Sums over rows (dk, dbias) share the rows' errors: where weights are even and q has a mean, they
+are one random number for the whole head, which its mean square does not average. Three standard
+deviations of it are allowed for."""
+
 
 def backward(problem: Problem, heads: Iterable[HeadStatistics], r: Roundoffs) -> dict[str, Bound]:
     """(bound, sigma) of every output, gradients included."""
@@ -99,8 +104,8 @@ def _dq(e: GradientErrors) -> Terms:
 
 
 def _row_shared(e: GradientErrors, ds: Float64Array, slope: Float64Array) -> Float64Array:
-    """Variance of dS from the errors of D and lse, which differ from row to row. (Nq, Nk)"""
-    return (e.weights * slope) ** 2 * e.delta_variance + ds**2 * e.row_variance
+    """Variance of dS from the errors of D and lse, one for each row, times `SHARED`. (Nq, Nk)"""
+    return SHARED * ((e.weights * slope) ** 2 * e.delta_variance + ds**2 * e.row_variance)
 
 
 def _dk(e: GradientErrors) -> Terms:
