@@ -10,7 +10,7 @@ import numpy.typing as npt
 from attnspec.oracle.assumptions import ELEMENTARY_ERROR
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import Head
-from attnspec.oracle.running_error import FLOOR, SLACK, TINY, Ball, U, gamma, poison, scaled, up
+from attnspec.oracle.running_error import FLOOR, SLACK, TINY, Ball, U, gamma, scaled, up
 
 __all__ = ["Softmax", "scores", "softmax"]
 
@@ -31,7 +31,6 @@ def scores(head: Head, query: Float64Array, hidden: BoolArray) -> tuple[Ball, Ba
         value -= distance
         radius += U * np.abs(distance) + U * np.abs(value) + 2 * TINY
     radius *= SLACK
-    poison(ball)
     np.copyto(value, -np.inf, where=hidden)
     np.copyto(radius, 0.0, where=hidden)
     return ball, slope
@@ -51,9 +50,7 @@ def _scaled_products(head: Head, query: Float64Array) -> Ball:
     radius = np.abs(query) @ np.abs(head.key).T
     radius *= up(scale * (gamma(size) + 2 * U))
     radius += up(scale * ((size + 1) * TINY)) + 2 * TINY
-    ball = Ball(value, radius)
-    poison(ball)
-    return ball
+    return Ball(value, radius)
 
 
 def _capped(ball: Ball, cap: float) -> tuple[Ball, Ball]:

@@ -16,8 +16,9 @@ than 2^30 operations, rounding lowers such a number by a factor of at least 1 - 
 1 - 2^-22, which `SLACK` makes good; underflow lowers it by at most 2^-1075 a product, which
 multiples of `TINY` make good. The product with SLACK never lowers it: rounding is monotone.
 
-Overflow gives inf or NaN, in a value or a radius, and both survive to the end (`poison` sees to
-the functions that would heal them, exp and tanh), where they become the bound inf: not known.
+Overflow gives inf or NaN, in a value or a radius, and both survive to the end, where they become
+the bound inf: not known. Two functions map an infinite value to a finite one, exp and tanh; before
+each, the rounding term u |x| of its argument makes the radius inf.
 """
 
 from __future__ import annotations
@@ -38,7 +39,6 @@ __all__ = [
     "U",
     "gamma",
     "operand_product",
-    "poison",
     "product",
     "scaled",
     "up",
@@ -102,13 +102,6 @@ def scaled(ball: Ball, scale: float) -> Ball:
     (the value's, that of |scale| rad x, that of u|fl|)."""
     value = ball.value * scale
     return Ball(value, (ball.radius * abs(scale) + U * np.abs(value)) * SLACK + 2 * TINY)
-
-
-def poison(ball: Ball) -> None:
-    """Give overflowed values the radius inf, before a function maps them to finite ones."""
-    finite = np.isfinite(ball.value)
-    if not finite.all():
-        ball.radius[~finite] = np.inf
 
 
 class Total:

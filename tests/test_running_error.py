@@ -97,6 +97,14 @@ def test_total(seed: int, radius: float) -> None:
     assert not enclosure.bound[0].any()
 
 
+def check_operand(result: Ball, exact: Any, *, terms: int = TERMS) -> None:
+    """The radius has room for the error and for gamma_terms |value|."""
+    error = abs(exactly(result.value) - exact)
+    room = exactly(result.radius) - Fraction(gamma(terms)) * abs(exactly(result.value))
+    assert np.all(error <= room)
+    assert np.all(result.radius >= FLOOR)
+
+
 # -- scores and softmax ------------------------------------------------------------------------
 
 
@@ -153,7 +161,7 @@ def test_softcap(seed: int, radius: float) -> None:
 def test_softmax(seed: int, radius: float) -> None:
     """Some corners have the winner's error opposite to all others': the worst case."""
     rng = np.random.default_rng(seed)
-    value = rng.standard_normal((6, 5)) * rng.choice([0.1, 3, 30, 1e4])
+    value = rng.standard_normal((6, 5)) * rng.choice([0.1, 3, 30, 300, 1e4])
     around = radius * rng.uniform(0, 1, (6, 5)) * rng.choice([0, 1], (6, 5))
     signs = rng.choice([-1, 1], (6, 5))
     winner = value.argmax(axis=1)
@@ -163,7 +171,7 @@ def test_softmax(seed: int, radius: float) -> None:
     hidden[np.arange(6), winner] = False
     masked = Ball(np.where(hidden, -np.inf, value), np.where(hidden, 0.0, around))
     with np.errstate(all="ignore"):
-        weights, lse = softmax(masked, hidden, terms=5)
+        weights, lse = softmax(masked, hidden, terms=5000)
     with mpmath.workprec(300):
         for i in range(6):
             seen = np.flatnonzero(~hidden[i])
@@ -175,19 +183,26 @@ def test_softmax(seed: int, radius: float) -> None:
             assert known or radius >= 0.01
             if known:
                 p = to_fraction(np.array([mpmath.exp(x - exact) for x in point]))
-                check(Ball(weights.value[i, seen], weights.radius[i, seen]), p)
+                seen_weights = Ball(weights.value[i, seen], weights.radius[i, seen])
+                check_operand(seen_weights, p, terms=5000)
                 check(Ball(lse.value[i], lse.radius[i]), to_fraction(exact))
             assert not weights.radius[i, hidden[i]].any()
 
 
-def test_scores_whose_error_exceeds_one_are_not_known() -> None:
-    value = np.array([[0.0, -2.0, -800.0]])
+@pytest.mark.parametrize("gap, radius", [(2.0, 1.0), (10.0, 4.0), (710.0, 20.0)])
+def test_scores_whose_error_exceeds_one_are_not_known(gap: float, radius: float) -> None:
+    """Not even those of little weight: exp(8 - 10) and exp(40 - 710) are not negligible."""
+    ball = Ball(np.array([[0.0, -gap]]), np.full((1, 2), radius))
     with np.errstate(all="ignore"):
-        weights, _ = softmax(Ball(value, np.full((1, 3), 1.0)), np.zeros((1, 3), np.bool_), terms=3)
-        assert not np.isfinite(weights.radius).any()
-        far = Ball(np.array([[0.0, -800.0]]), np.full((1, 2), 20.0))
-        weights, lse = softmax(far, np.zeros((1, 2), np.bool_), terms=2)
-    assert np.all(weights.radius < 1e-12)  # nothing that 40 can do to exp(-800) matters
+        weights, _ = softmax(ball, np.zeros((1, 2), np.bool_), terms=2)
+    assert not np.isfinite(weights.radius).any()
+
+
+def test_scores_that_cannot_matter_may_err() -> None:
+    ball = Ball(np.array([[0.0, -800.0]]), np.full((1, 2), 20.0))
+    with np.errstate(all="ignore"):
+        weights, lse = softmax(ball, np.zeros((1, 2), np.bool_), terms=2)
+    assert np.all(weights.radius < 1e-12)
     assert lse.radius[0] >= 20
 
 
@@ -218,8 +233,8 @@ def test_gradients_of_the_scores(seed: int, radius: float) -> None:
     dscores = float64._score_gradient(forward, h.dout, shift)
     exact_dp = exactly(h.dout) @ exactly(h.value.T)
     exact = exact_weights * (exact_dp + exact_shift[:, None])
-    check(dscores, exact)
+    check_operand(dscores, exact)
     check(float64._sink_gradient(sink, shift, TERMS), (exact_sink[:, 0] * exact_shift).sum())
     check(float64._folded(dscores, (1, 1)), exact.sum(axis=(0, 1), keepdims=True))
     check(float64._folded(dscores, (3, 1)), exact.sum(axis=1, keepdims=True))
-    check(float64._through_cap(dscores, slope, TERMS), exact * exact_slope)
+    check_operand(float64._through_cap(dscores, slope, TERMS), exact * exact_slope)
