@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from attnspec.adapters.kernel import kernel
@@ -45,24 +47,50 @@ def attention(
     key_lengths: Array | None = None,
 ) -> Array:
     """jax.nn.dot_product_attention, which has (B, N, H, D) arrays."""
+    if v.shape[-1] != k.shape[-1]:
+        raise NotImplementedError("values of another size than the keys")
+    sides: Window | None = None
+    if window is not None:
+        far = q.shape[2] + k.shape[2]  # an open side: JAX wants a number
+        left, right = window
+        sides = (far if left is None else left, far if right is None else right)
+    # measured: compiled for the processor, its float16 product "is not supported"; its own
+    # fallback from that works op by op only.
+    attend = _attention if q.dtype == "float16" else _compiled()
+    return attend(q, k, v, scale, mask, bias, key_lengths, causal=causal, sides=sides)
+
+
+@cache
+def _compiled() -> Callable[..., Array]:
+    """Compiled as a whole: op by op, every new shape costs JAX seconds."""
+    import jax
+
+    return jax.jit(_attention, static_argnames=("causal", "sides"))
+
+
+def _attention(
+    q: Array,
+    k: Array,
+    v: Array,
+    scale: Array,
+    mask: Array | None,
+    bias: Array | None,
+    key_lengths: Array | None,
+    *,
+    causal: bool,
+    sides: Any,
+) -> Array:
     from jax.nn import dot_product_attention
     from jax.numpy import isneginf, swapaxes
 
-    if v.shape[-1] != k.shape[-1]:
-        raise NotImplementedError("values of another size than the keys")
     if bias is not None:
         # measured: a row of -inf is NaN as a bias, and the mean as a mask.
         open_slots = ~isneginf(bias)
         mask = open_slots if mask is None else mask & open_slots
-    sides: Any = None
-    if window is not None:
-        far = q.shape[2] + k.shape[2]  # an open side: JAX wants a number
-        sides = tuple(far if side is None else side for side in window)
-    q, k, v = (swapaxes(x, 1, 2) for x in (q, k, v))
     out = dot_product_attention(
-        q,
-        k,
-        v,
+        swapaxes(q, 1, 2),
+        swapaxes(k, 1, 2),
+        swapaxes(v, 1, 2),
         bias=bias,
         mask=mask,
         scale=scale,
