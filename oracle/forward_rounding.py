@@ -87,9 +87,10 @@ def forward_head(st: HeadStatistics, r: Roundoffs) -> Forward:
     out_sigma, lse_sigma = _sigmas(st, r, variance)
     overflow = overflowing_rows(st, r, exponent)
     out[overflow], lse[overflow] = np.inf, np.inf
-    nothing = st.count[:, 0] == 0  # exactly 0, and exactly -inf
-    for array in (out, lse, out_sigma, lse_sigma):
-        array[nothing] = 0.0
+    no_value = ~st.head.visible.any(1)  # exactly 0
+    out[no_value], out_sigma[no_value] = 0.0, 0.0
+    nothing = st.count[:, 0] == 0  # exactly -inf
+    lse[nothing], lse_sigma[nothing] = 0.0, 0.0
     return Forward(score, exponent, variance, (out, out_sigma), (lse, lse_sigma), overflow)
 
 

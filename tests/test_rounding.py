@@ -1,0 +1,403 @@
+"""The tolerance is judged here: honest kernels stay within it, defects leave it."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from attnspec.conformance.judge import excess
+from attnspec.oracle.formats import FORMATS
+from attnspec.oracle.problem import OUTPUTS, Problem, ProblemError
+from attnspec.oracle.reference import reference
+from attnspec.oracle.rounding import (
+    APPROXIMATE_EXP,
+    CLASSES,
+    EAGER,
+    FLOAT32_INSIDE,
+    LAMBDA,
+    PLAIN,
+    PROBABILITIES_ROUNDED,
+    STORAGE_GRADIENTS,
+    Arithmetic,
+    statistics,
+    tolerance,
+)
+
+F32 = np.float32
+
+
+def wanted(problem):
+    """Every output that is defined for the problem."""
+    missing = {"dbias": problem.bias is None, "dsinks": problem.sinks is None}
+    grads = problem.dout is not None or problem.dlse is not None
+    return [n for n in OUTPUTS if not missing.get(n) and (grads or not n.startswith("d"))]
+
+
+def draw(rng, *, dtype="float32", heads=(1, 1), rows=24, keys=40, size=16, spread=1.0, **options):
+    """A random problem; options are fields of `Problem`, or functions of its scores' shape."""
+    form, (queries, kvs) = FORMATS[dtype], heads
+    shapes = [(1, queries, rows, size), (1, kvs, keys, size), (1, kvs, keys, size)]
+    q, k, v = (form.round(spread * rng.standard_normal(s)) for s in shapes)
+    dout = form.round(rng.standard_normal(shapes[0]))
+    options = {n: x((1, queries, rows, keys)) if callable(x) else x for n, x in options.items()}
+    return Problem(q=q, k=k, v=v, dout=dout, **{"scale": size**-0.5} | options)
+
+
+def kernel(problem, *, tile=16, p=None, scores=None, exp=np.exp, total=None, rescale=True, scale=1):
+    """Flash attention in float32, tile by tile, and its backward pass; hooks make it wrong."""
+    keep = lambda x: x  # noqa: E731
+    p, scores, total = p or keep, scores or keep, total or keep
+    store = lambda x: FORMATS[problem.dtype_name].round(x).astype(F32)  # noqa: E731
+    found = {n: np.zeros(problem.shape_of(n)) for n in wanted(problem)}
+    entries = np.zeros((*found["lse"].shape, problem.key_count), F32)
+    for h in problem.heads():
+        q, k, v, dout = (x.astype(F32) for x in (h.query, h.key, h.value, h.dout))
+        dlse = F32(0) if h.dlse is None else h.dlse.astype(F32)[:, None]
+        s, slope = (q @ k.T) * F32(h.scale * scale), F32(1)
+        if h.softcap is not None:
+            tanh = np.tanh(s / F32(h.softcap))
+            s, slope = F32(h.softcap) * tanh, 1 - tanh * tanh
+        if h.bias is not None:
+            s = s + h.bias.astype(F32)
+        if h.slope is not None:
+            s = s - F32(h.slope) * np.abs(h.ahead).astype(F32)
+        s = np.where(h.visible, scores(s), F32(-np.inf))
+        top, sums = np.full((len(s), 1), -np.inf, F32), np.zeros((len(s), 1), F32)
+        out = np.zeros((len(s), v.shape[1]), F32)
+        if h.sink is not None:
+            top[:], sums[:] = h.sink, 1
+        for j in range(0, s.shape[1], tile):
+            new = np.maximum(top, s[:, j : j + tile].max(1, keepdims=True))
+            anchor = np.where(np.isneginf(new), F32(0), new)
+            e, alpha = exp(s[:, j : j + tile] - anchor), np.exp(top - anchor)
+            alpha = alpha if rescale else np.where(np.isneginf(top), F32(0), F32(1))
+            sums = total(sums * alpha + e.sum(1, keepdims=True))
+            out, top = out * alpha + p(e) @ v[j : j + tile], new
+        some = sums > 0
+        out = np.where(some, out / np.where(some, sums, 1), F32(0))
+        lse = np.where(some, top + np.log(np.where(some, sums, 1)), F32(-np.inf))
+        weights = np.where(h.visible, exp(s - np.where(some, lse, F32(0))), F32(0))
+        delta = (dout * store(out)).sum(1, keepdims=True)
+        ds = weights * (dout @ v.T - delta + dlse)
+        where, kv = (h.batch, h.index), (h.batch, h.kv_index)
+        found["out"][where], found["lse"][where] = out, lse[:, 0]
+        found["dq"][where] = (p(ds * slope) @ k) * F32(h.scale)
+        found["dk"][kv] += (p(ds * slope).T @ q) * F32(h.scale)
+        found["dv"][kv] += p(weights).T @ dout
+        if h.bias is not None:
+            entries[where] = ds
+        if h.sink is not None:
+            found["dsinks"][h.index] = (np.exp(F32(h.sink) - lse) * (dlse - delta)).sum()
+    if problem.bias is not None:
+        axes = tuple(a for a in range(4) if problem.bias.shape[a] == 1)
+        found["dbias"] = entries.sum(axes, keepdims=True)
+    return found
+
+
+def fractions(problem, answer, arithmetic):
+    """Of the hard bound and of 6 sigma, the largest of each output."""
+    names = list(answer)
+    allowed = tolerance(problem, arithmetic=arithmetic, want=names)
+    exact = reference(problem, want=names)
+    used = {}
+    for name in names:
+        t, e = allowed[name], exact[name]
+        outside = excess(t.format.round(answer[name]), e)
+        assert np.all(outside[t.hard == 0] == 0)
+        hard = np.maximum(t.hard + e.bound, 1e-300)
+        used[name] = (
+            (outside / hard).max(initial=0),
+            (outside / np.maximum(LAMBDA * t.sigma + e.bound, 1e-300)).max(initial=0),
+        )
+    return used
+
+
+def storage(name):
+    return lambda x: FORMATS[name].round(x).astype(F32)
+
+
+# -- honest kernels stay within ------------------------------------------------------------------
+
+OPTIONS = {
+    "causal": True,
+    "softcap": 2.0,
+    "bias": lambda shape: np.random.default_rng(7).standard_normal(shape).astype(F32),
+    "bias of a row": lambda shape: np.linspace(-1, 1, shape[3], dtype=F32)[None, None, None],
+    "alibi": lambda shape: F32(2.0) ** -np.arange(1, shape[1] + 1, dtype=F32),
+    "sinks": lambda shape: np.linspace(-3, 3, shape[1]).astype(F32),
+    "mask": lambda shape: np.random.default_rng(8).random(shape) < 0.7,
+    "window": (9, 2),
+    "dlse": lambda shape: np.random.default_rng(9).standard_normal(shape[:3]).astype(F32),
+}
+BIASES = {"bias", "bias of a row"}
+
+
+@settings(max_examples=60, derandomize=True, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    dtype=st.sampled_from(["float32", "bfloat16", "float16"]),
+    options=st.sets(st.sampled_from(sorted(OPTIONS))).filter(lambda o: len(o & BIASES) < 2),
+    heads=st.sampled_from([(1, 1), (4, 2), (3, 1)]),
+    keys=st.sampled_from([1, 2, 31, 65, 130]),
+    spread=st.sampled_from([0.3, 1.0, 3.0]),
+    scale=st.sampled_from([0.25, -0.25, 0.0, 1.0]),
+)
+def test_an_honest_kernel_stays_within(seed, dtype, options, heads, keys, spread, scale):
+    rng, chosen = np.random.default_rng(seed), {n.split()[0]: OPTIONS[n] for n in options}
+    problem = draw(rng, dtype=dtype, heads=heads, keys=keys, spread=spread, scale=scale, **chosen)
+    answer = kernel(problem, tile=32, p=storage(dtype))
+    for name, used in fractions(problem, answer, PROBABILITIES_ROUNDED).items():
+        assert max(used) <= 1, (name, used)
+
+
+@pytest.mark.parametrize("spread", [10.0, 1e3, 1e6])
+def test_scores_beyond_float32_resolution_stay_within_the_hull(spread):
+    problem = draw(np.random.default_rng(0), spread=spread, scale=1.0)
+    answer = kernel(problem)
+    for name in ("out", "lse"):
+        used = fractions(problem, {name: answer[name]}, FLOAT32_INSIDE)
+        assert used[name][0] <= 1
+
+
+# -- defects leave it ----------------------------------------------------------------------------
+
+DEFECTS = {
+    "scale 1 % off": ({"scale": 1.01}, FLOAT32_INSIDE),
+    "P in bfloat16": ({"p": storage("bfloat16")}, FLOAT32_INSIDE),
+    "P with 4 digits": (
+        {"p": lambda x: np.ldexp(np.rint(np.ldexp(np.frexp(x)[0], 4)), np.frexp(x)[1] - 4)},
+        FLOAT32_INSIDE,
+    ),
+    "S in bfloat16": ({"scores": storage("bfloat16")}, FLOAT32_INSIDE),
+    "l in bfloat16": ({"total": storage("bfloat16")}, FLOAT32_INSIDE),
+    "exp wrong by 2^-11": ({"exp": lambda x: np.exp(x) * (1 + F32(2**-11))}, FLOAT32_INSIDE),
+    "no rescale": ({"rescale": False}, FLOAT32_INSIDE),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_a_defect_is_beyond_the_hard_bound_in_float32(name):
+    hooks, arithmetic = DEFECTS[name]
+    problem = draw(np.random.default_rng(1), keys=64, spread=1.5)
+    used = fractions(problem, kernel(problem, **hooks), arithmetic)
+    assert max(hard for hard, _ in used.values()) > 1
+    assert max(model for _, model in used.values()) > 10
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+@pytest.mark.parametrize("name", ["scale 1 % off", "S in bfloat16", "l in bfloat16", "no rescale"])
+def test_a_defect_is_seen_through_half_precision(name, dtype):
+    hooks = {"p": storage(dtype)} | DEFECTS[name][0]
+    problem = draw(np.random.default_rng(1), dtype=dtype, keys=64, spread=2.0)
+    used = fractions(problem, kernel(problem, **hooks), PROBABILITIES_ROUNDED)
+    assert max(model for _, model in used.values()) > 1
+
+
+# -- limits --------------------------------------------------------------------------------------
+
+
+def test_what_nothing_contributes_to_is_exact():
+    mask = np.ones((1, 1, 24, 40), bool)
+    mask[..., 3, :] = False  # row 3 sees nothing
+    mask[..., 5] = False  # nobody sees key 5
+    problem = draw(np.random.default_rng(2), mask=mask)
+    found = tolerance(problem, arithmetic=EAGER, want=wanted(problem))
+    for name, where in {"out": 3, "lse": 3, "dq": 3, "dk": 5, "dv": 5}.items():
+        assert np.all(found[name].hard[0, 0, where] == 0)
+        assert np.all(found[name].sigma[0, 0, where] == 0)
+        assert np.all(np.delete(found[name].hard[0, 0], where, 0) > 0)
+
+
+@pytest.mark.parametrize(("rows", "keys"), [(0, 5), (5, 0), (0, 0)])
+def test_empty_sides(rows, keys):
+    problem = draw(np.random.default_rng(0), rows=rows, keys=keys, sinks=np.zeros(1, F32))
+    for name, found in tolerance(problem, arithmetic=PLAIN, want=wanted(problem)).items():
+        assert found.hard.shape == found.sigma.shape == problem.shape_of(name)
+        if name != "lse":  # a sink alone: its own conversions
+            assert np.all(found.hard == 0) or name == "dsinks"
+
+
+def test_one_visible_key_leaves_the_roundings_of_its_value():
+    """P is 1 whatever the score: a product, additions of 0, and a division by 1."""
+    problem = draw(np.random.default_rng(3), keys=1, spread=4.0)
+    found = tolerance(problem, arithmetic=FLOAT32_INSIDE)["out"]
+    size = np.abs(problem.v.astype(np.float64))
+    assert np.all(found.hard <= 24 * 2.0**-24 * size + 1e-30)
+    assert np.all(found.hard >= 2.0**-24 * size)
+
+
+def test_equal_values_cancel_the_scores_errors():
+    """Weights that sum to 1 cannot move the mean of equal numbers."""
+    problem = draw(np.random.default_rng(4), spread=3.0)
+    equal = problem.replace(v=np.ones_like(problem.v))
+    bound, wide = (tolerance(p, arithmetic=FLOAT32_INSIDE)["out"].hard for p in (equal, problem))
+    assert np.all(bound <= 2 * (40 + 2 * 2 + 6) * 2.0**-24)
+    assert wide.max() > 10 * bound.max()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_a_looser_class_has_larger_bounds(dtype):
+    problem = draw(np.random.default_rng(5), dtype=dtype, heads=(2, 1), softcap=4.0, causal=True)
+    shared = statistics(problem)
+    chains = [
+        (FLOAT32_INSIDE, PROBABILITIES_ROUNDED, STORAGE_GRADIENTS, APPROXIMATE_EXP),
+        (FLOAT32_INSIDE, PROBABILITIES_ROUNDED, EAGER),
+        (FLOAT32_INSIDE, dataclasses.replace(FLOAT32_INSIDE, operands="tfloat32")),
+        (FLOAT32_INSIDE, PLAIN),
+    ]
+    for chain in chains:
+        found = [
+            tolerance(problem, arithmetic=a, want=wanted(problem), statistics=shared) for a in chain
+        ]
+        for tight, loose in itertools.pairwise(found):
+            for name in tight:
+                assert np.all(tight[name].hard <= loose[name].hard * (1 + 1e-12)), name
+                assert np.all(tight[name].sigma <= loose[name].sigma * (1 + 1e-12)), name
+
+
+def test_classes_run_from_tight_to_loose():
+    problem = draw(np.random.default_rng(6), dtype="bfloat16", keys=64)
+    sizes = [tolerance(problem, arithmetic=a, want=["dv"])["dv"].hard.mean() for _, a in CLASSES]
+    assert sizes == sorted(sizes)
+
+
+def test_shared_statistics_change_nothing():
+    problem = draw(np.random.default_rng(6), heads=(2, 1), causal=True)
+    for name, found in tolerance(problem, arithmetic=EAGER, want=wanted(problem)).items():
+        again = tolerance(problem, arithmetic=EAGER, want=[name], statistics=statistics(problem))[
+            name
+        ]
+        np.testing.assert_array_equal(found.hard, again.hard)
+        np.testing.assert_array_equal(found.sigma, again.sigma)
+
+
+# -- extremes ------------------------------------------------------------------------------------
+
+EXTREMES = {
+    "huge scores": {"spread": 1e15},
+    "overflowing scores": {"spread": 1e25, "scale": 1.0},
+    "tiny": {"spread": 1e-38},
+    "minimum as a mask": {
+        "bias": lambda shape: (
+            np.where(np.arange(shape[3]) % 2, np.finfo(F32).min, F32(0)) * np.ones(shape, F32)
+        )
+    },
+    "minimum everywhere": {"bias": lambda shape: np.full(shape, np.finfo(F32).min)},
+    "large soft-cap": {"softcap": 1e30},
+    "small soft-cap": {"softcap": 1e-30},
+    "huge scale": {"scale": 1e30},
+}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float64"])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_extremes_give_no_nan(name, dtype):
+    problem = draw(np.random.default_rng(7), dtype=dtype, **EXTREMES[name])
+    for _, arithmetic in CLASSES:
+        found = tolerance(problem, arithmetic=arithmetic, want=wanted(problem))
+        for t in found.values():
+            assert np.all(t.hard >= 0)
+            assert np.all(t.sigma >= 0)
+
+
+def test_hidden_extremes_are_not_counted():
+    """float32's minimum as a mask: the bound is that of the same keys hidden by a mask."""
+    hidden = np.zeros((24, 40), bool)
+    hidden[:, ::3] = True
+    problem = draw(np.random.default_rng(8))
+    lowest = problem.replace(bias=np.where(hidden, np.finfo(F32).min, F32(0)))
+    masked = problem.replace(mask=~hidden)
+    for name in ("out", "lse", "dq"):
+        one, other = (
+            tolerance(p, arithmetic=FLOAT32_INSIDE, want=[name])[name].hard
+            for p in (lowest, masked)
+        )
+        assert np.all(one <= 3 * other)
+
+
+def test_a_sum_that_may_overflow_has_no_bound():
+    problem = draw(np.random.default_rng(9), dtype="float16", keys=64, scale=0.0)
+    large = problem.replace(v=np.full_like(problem.v, 60000))
+    inside, half = (tolerance(large, arithmetic=a)["out"].hard for a in (FLOAT32_INSIDE, PLAIN))
+    assert np.all(np.isfinite(inside))
+    assert np.all(np.isinf(half))
+
+
+def test_scores_that_storage_cannot_hold_have_no_bound():
+    problem = draw(np.random.default_rng(9), dtype="float16", spread=300.0, scale=2.0**-10)
+    kept, stored = (
+        tolerance(problem, arithmetic=a)["out"].hard for a in (PROBABILITIES_ROUNDED, EAGER)
+    )
+    assert np.all(np.isfinite(kept))
+    assert np.any(np.isinf(stored))
+
+
+# -- the model -----------------------------------------------------------------------------------
+
+
+def test_float64_kernels_use_part_of_their_bound():
+    """The bound's own float64 statistics err as much as the kernel: it must hold all the same."""
+    problem = draw(np.random.default_rng(10), dtype="float64", keys=100, spread=2.0)
+    head = next(problem.heads())
+    s = head.query @ head.key.T * head.scale
+    p = np.exp(s - s.max(1, keepdims=True))
+    answer = {"out": (p @ head.value / p.sum(1, keepdims=True))[None, None]}
+    allowed = tolerance(problem, arithmetic=PLAIN)["out"]
+    exact = reference(problem, within={"out": allowed.sigma / 1024})["out"]
+    outside = excess(answer["out"], exact)
+    assert 0 < (outside / (LAMBDA * allowed.sigma)).max() < 1
+    assert (outside / allowed.hard).max() < 1
+
+
+def test_sequential_sums_under_a_dominant_key():
+    """A running sum swallows each weight below u: sigma must know it (float32, one by one)."""
+    rng, keys = np.random.default_rng(11), 3000
+    q = np.zeros((1, 1, 8, 8), F32)
+    q[..., 0] = 1
+    q[..., 1:] = rng.standard_normal((8, 7))
+    k = rng.standard_normal((1, 1, keys, 8)).astype(F32)
+    k[..., 0] = 0
+    k[0, 0, 0] = [17.5] + [0] * 7
+    v = (np.abs(rng.standard_normal((1, 1, keys, 8))) + 1).astype(F32)
+    problem = Problem(q=q, k=k, v=v, scale=1.0)
+    head = next(problem.heads())
+    s = (head.query @ head.key.T).astype(F32)
+    p = np.exp(s - s.max(1, keepdims=True))
+    out, sums = np.zeros((8, 8), F32), np.zeros((8, 1), F32)
+    for j in range(keys):
+        out, sums = out + p[:, j : j + 1] * v[0, 0, j], sums + p[:, j : j + 1]
+    used = fractions(problem, {"out": (out / sums)[None, None]}, FLOAT32_INSIDE)["out"]
+    assert used[0] < 1
+    assert 0.01 < used[1] < 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [({"accumulate": "float8"}, "accumulate"), ({"operands": "float16"}, "operands")],
+)
+def test_an_unknown_format_is_named(changes, message):
+    with pytest.raises(ValueError, match=message):
+        tolerance(draw(np.random.default_rng(0)), arithmetic=Arithmetic(**changes))
+
+
+@pytest.mark.parametrize("want", ["dsinks", "dbias", "weights"])
+def test_an_undefined_output_is_refused(want):
+    with pytest.raises(ProblemError, match=want):
+        tolerance(draw(np.random.default_rng(0)), arithmetic=PLAIN, want=[want])
+
+
+def test_gradients_need_a_cotangent():
+    problem = draw(np.random.default_rng(0)).replace(dout=None)
+    with pytest.raises(ProblemError, match="cotangent"):
+        tolerance(problem, arithmetic=PLAIN, want=["dq"])
+
+
+def test_the_accumulator_is_the_wider_of_the_two():
+    assert FLOAT32_INSIDE.resolve("float64").unit == 2.0**-53
+    assert FLOAT32_INSIDE.resolve("bfloat16").unit == 2.0**-24
+    assert PLAIN.resolve("bfloat16").unit == 2.0**-8
+    assert EAGER.resolve("float32").score == 0.0
+    assert EAGER.resolve("bfloat16").score == 2.0**-8
