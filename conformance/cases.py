@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import zlib
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -37,6 +37,9 @@ __all__ = [
 LEVELS = ("smoke", "standard", "full")
 
 Settings = tuple[tuple[str, str], ...]
+
+Turn = tuple[int, int]
+"""Which of the types under test is asked, and how many there are."""
 
 CLAIMS = {claim.id: claim for claim in all_claims()}
 
@@ -142,32 +145,39 @@ LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
 
 
-def reference_cases(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+def reference_cases(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
     """The cases that forward and lse are compared with the oracle on, for claimed options."""
     parts: Iterable[Iterator[Case]] = (_families(level), _lengths(level, options), _sizes(level))
     found = [*itertools.chain(*parts), *_settings(level, options)]
     return list(dict.fromkeys(found))
 
 
-def gradient_cases(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+def gradient_cases(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
     """The cases that gradients are compared on.
 
     dbias and dsinks are asked where the problem has a bias or sinks.
     """
-    found = reference_cases(claim, level=level, options=options)
+    found = reference_cases(claim, level=level, options=options, turn=turn)
     found = [case for case in found if case.family not in WITHOUT_GRADIENTS]
     needed = {"dbias": "bias", "dsinks": "sinks"}.get(claim)
     return [case for case in found if needed is None or needed in dict(case.settings)]
 
 
-def claim_cases(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
-    """The problems that a claim's property starts from: its own settings, where claimed."""
+def claim_cases(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
+    """The problems that a claim's property starts from: its own settings, where claimed.
+
+    At level standard the types share them: each takes the first two, and its turn of the others,
+    since what they show (who sees whom, which head reads which) depends little on the type.
+    """
     record = CLAIMS[claim]
     shape = SQUARE if record.self_attention else OPTION
     settings = [parse_settings(text) for text in record.settings]
     settings = [chosen for chosen in settings if {name for name, _ in chosen} <= set(options)]
     if level == "smoke":
         settings = settings[:2]
+    if level == "standard":
+        first, types = turn
+        settings = [*settings[:2], *settings[2:][first::types]]
     families = ("normal", "large", "needle") if level == "full" else ("normal",)
     return [Case(family, shape, chosen) for family in families for chosen in settings]
 
@@ -217,17 +227,19 @@ def _settings(level: str, options: Collection[str]) -> Iterator[Case]:
             yield Case("normal", OPTION, ((option, variant),))
     if level == "smoke":
         return
-    for first, second in itertools.combinations(claimed, 2):
-        for pair in _pairs(list(OPTIONS[first]), list(OPTIONS[second]), every=level == "full"):
-            yield Case("normal", OPTION, ((first, pair[0]), (second, pair[1])))
+    for number, pair in enumerate(itertools.combinations(claimed, 2)):
+        for first, second in _variants(*pair, number=number, every=level == "full"):
+            settings = ((pair[0], first), (pair[1], second))
+            yield Case("normal", OPTION, settings)
             if level == "full":
-                yield Case("large", SQUARE, ((first, pair[0]), (second, pair[1])))
+                yield Case("large", SQUARE, settings)
 
 
-def _pairs(first: list[str], second: list[str], *, every: bool) -> list[tuple[str, str]]:
-    """Pairs in which every variant of both occurs; all of them if `every`."""
+def _variants(first: str, second: str, *, number: int, every: bool) -> Iterator[tuple[str, str]]:
+    """Variants of a pair of options: all of them, or three that move on from pair to pair."""
+    left, right = list(OPTIONS[first]), list(OPTIONS[second])
     if every:
-        return list(itertools.product(first, second))
-    longest = max(len(first), len(second))
-    cycle: Callable[[list[str]], Any] = itertools.cycle
-    return list(itertools.islice(zip(cycle(first), cycle(second), strict=False), longest))
+        yield from itertools.product(left, right)
+        return
+    for turn in range(3 * number, 3 * number + 3):
+        yield left[turn % len(left)], right[turn % len(right)]

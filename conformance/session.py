@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +12,7 @@ import pytest
 
 import attnspec
 from attnspec.adapters import Kernel, load
-from attnspec.conformance.cases import LEVELS, Case
+from attnspec.conformance.cases import LEVELS, Case, Turn
 from attnspec.conformance.question import Question
 from attnspec.conformance.verdict import Verdict
 
@@ -80,18 +81,19 @@ class Session:
             offered = kernel.options.issuperset(options) and (
                 not differentiable or claim in kernel.differentiable
             )
-            for dtype in self._dtypes(kernel):
-                chosen = self._cases(claim, kernel, cases)
+            dtypes = self._dtypes(kernel)
+            for index, dtype in enumerate(dtypes):
+                chosen = self._cases(claim, kernel, cases, (index, len(dtypes)))
                 for case in chosen if offered else chosen[:1]:
                     question = Question(impl, kernel, claim, dtype, case, self.seed)
                     ranked.setdefault((dtype, case), []).append(question)
         return [question for group in ranked.values() for question in group]
 
-    def _cases(self, claim: str, kernel: Kernel, cases: Cases) -> list[Case]:
+    def _cases(self, claim: str, kernel: Kernel, cases: Cases, turn: Turn) -> list[Case]:
         levels = LEVELS if self.patterns else (self.level,)
         options = {*kernel.options, "gqa"}
-        found = [case for level in levels for case in cases(claim, level=level, options=options)]
-        return list(dict.fromkeys(found))
+        found = (cases(claim, level=level, options=options, turn=turn) for level in levels)
+        return list(dict.fromkeys(itertools.chain.from_iterable(found)))
 
     @staticmethod
     def _dtypes(kernel: Kernel) -> list[str]:

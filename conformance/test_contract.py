@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from attnspec.adapters import CallFailed
-from attnspec.conformance.cases import OPTION, SMALL, Case, parse_settings
+from attnspec.conformance.cases import OPTION, SMALL, Case, Turn, parse_settings
 from attnspec.conformance.judge import Finding
 from attnspec.conformance.question import Question
 from attnspec.oracle.problem import Problem
@@ -16,17 +16,17 @@ from attnspec.oracle.problem import Problem
 HIDING = ("causal", "mask:full", "bias:neg-inf", "window:both", "key_lengths:ragged")
 
 
-def _plain(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+def _plain(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
     return [Case("normal", SMALL), Case("large", SMALL)][: 1 if level == "smoke" else 2]
 
 
-def _every_option(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+def _every_option(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
     texts = ("", *HIDING, "bias:full", "sinks:normal", "alibi:standard", "gqa:grouped")
     chosen = [parse_settings(text) for text in texts]
     return [Case("normal", OPTION, s) for s in chosen if {name for name, _ in s} <= set(options)]
 
 
-def _hiding(claim: str, *, level: str, options: Collection[str]) -> list[Case]:
+def _hiding(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
     chosen = [parse_settings(text) for text in HIDING]
     return [Case("normal", OPTION, s) for s in chosen if {name for name, _ in s} <= set(options)]
 

@@ -77,13 +77,16 @@ def test_the_oracles_own_error_is_never_held_against_the_kernel():
         (np.inf, -np.inf, np.inf),
         (-3e38, -np.inf, np.inf),
         (np.nan, -np.inf, np.inf),
-        (-np.inf, 0.0, np.inf),
         (-0.0, 0.0, 0),
         (0.0, -0.0, 0),
     ],
 )
 def test_what_is_not_a_number_has_no_tolerance(actual, exact, fraction):
     assert verdict(actual, exact, hard=1e-3 if np.isfinite(exact) else 0).fraction == fraction
+
+
+def test_infinity_for_a_number_is_a_violation_as_large_as_the_format():
+    assert verdict(-np.inf, 0.0, hard=1.0).fraction > FORMATS["float32"].largest
 
 
 def test_overflow_is_right_exactly_where_rounding_overflows():

@@ -6,6 +6,7 @@ test the rounding of the operation itself.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
@@ -61,7 +62,8 @@ def check(result: Ball, exact: Any) -> None:
 @pytest.mark.parametrize("seed", TRIES)
 def test_product(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    a, b = magnitudes(rng, 3, 7), magnitudes(rng, 7, 4)
+    k = int(rng.choice([1, 2, 7]))
+    a, b = magnitudes(rng, 3, k), magnitudes(rng, k, 4)
     check(product(a, b), exactly(a) @ exactly(b))
 
 
@@ -234,7 +236,18 @@ def test_gradients_of_the_scores(seed: int, radius: float) -> None:
     exact_dp = exactly(h.dout) @ exactly(h.value.T)
     exact = exact_weights * (exact_dp + exact_shift[:, None])
     check_operand(dscores, exact)
+    _check_rounding_alone(forward, shift)
     check(float64._sink_gradient(sink, shift, TERMS), (exact_sink[:, 0] * exact_shift).sum())
     check(float64._folded(dscores, (1, 1)), exact.sum(axis=(0, 1), keepdims=True))
     check(float64._folded(dscores, (3, 1)), exact.sum(axis=1, keepdims=True))
     check_operand(float64._through_cap(dscores, slope, TERMS), exact * exact_slope)
+
+
+def _check_rounding_alone(forward: float64._Forward, shift: Ball) -> None:
+    """dS of weights and rows that are exact: nothing hides the roundings of its own formula."""
+    head, weights = forward.head, Ball(forward.weights.value, np.zeros((3, 4)))
+    assert head.dout is not None
+    exact_shift = Ball(shift.value, np.zeros(3))
+    result = float64._score_gradient(replace(forward, weights=weights), head.dout, exact_shift)
+    inner = exactly(head.dout) @ exactly(head.value.T) + exactly(shift.value)[:, None]
+    check_operand(result, exactly(weights.value) * inner)
