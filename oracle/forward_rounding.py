@@ -24,7 +24,7 @@ import numpy as np
 
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import BoolArray, Problem
-from attnspec.oracle.roundoffs import Roundoffs, flush, growth
+from attnspec.oracle.roundoffs import LAMBDA, Roundoffs, flush, growth
 from attnspec.oracle.score_rounding import (
     exponent_error,
     overflowing_rows,
@@ -33,7 +33,7 @@ from attnspec.oracle.score_rounding import (
 )
 from attnspec.oracle.statistics import U64, HeadStatistics
 
-__all__ = ["Forward", "forward", "forward_head", "output_flush", "weight_error"]
+__all__ = ["Forward", "forward", "forward_head", "output_flush", "weight_error", "weight_variance"]
 
 INFLATION = 1 + 2.0**-20
 """Covers the float64 rounding of the bounds themselves: sums of terms >= 0, below 2^-30."""
@@ -244,7 +244,7 @@ def _sigmas(
     rescales = _rescales(st, r)
     # The maximum of random keys changes about log T times in T tiles.
     exps = (1 + np.log1p(rescales)) * r.exp**2 / 3
-    squared = st.weights**2 * (variance + exps)
+    squared = st.weights**2 * (weight_variance(variance) + exps)
     dv = st.value.shape[1]
     total = squared.sum(1, keepdims=True)
     second, first, _ = np.split(squared @ st.moments, [dv, 2 * dv], axis=1)
@@ -261,10 +261,21 @@ def _sigmas(
     if r.probability and r.storage.name == "float16":
         share = r.probability_eta * (1.0 if r.normalised else 1 / np.maximum(st.row_sum, 1))
         out = out + share**2 / 3 * (_small_weights(st, r, np.zeros(())) @ (st.value**2))
-    core = np.sqrt(total + third * (st.count + 8 * rescales) + lost_weight**2)[:, 0]
+    # lse moves with a dominant score by the score's error, not by e to it.
+    lse = np.minimum(squared, variance + exps).sum(1, keepdims=True)
+    core = np.sqrt(lse + third * (st.count + 8 * rescales) + lost_weight**2)[:, 0]
     last = r.unit * (2 * np.abs(st.lse) + 2 * np.abs(st.row_max[:, 0]))
     last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[:, 0], 1)))
-    return np.sqrt(out), core + last / 6
+    return np.sqrt(out), core + last / LAMBDA
+
+
+def weight_variance(variance: Float64Array) -> Float64Array:
+    """Relative variance of e^error for a score's error of this variance.
+
+    To first order they are the same. Where errors reach a tenth (large scores in a coarse
+    format) e^error is skewed: 6 sigma of it shall cover e to the 6 sigma of the score.
+    """
+    return np.asarray((np.expm1(np.minimum(LAMBDA * np.sqrt(variance), 50.0)) / LAMBDA) ** 2)
 
 
 def _stagnation(st: HeadStatistics, r: Roundoffs) -> tuple[Float64Array, Float64Array]:

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.forward_rounding import Forward, weight_error
+from attnspec.oracle.forward_rounding import Forward, weight_error, weight_variance
 from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.roundoffs import Roundoffs, flush, growth
 from attnspec.oracle.statistics import U64, HeadStatistics
@@ -247,7 +247,7 @@ class GradientErrors:
     @cached_property
     def weight_variance(self) -> Float64Array:
         """Of P, relative, from its own score and exp. (Nq, M)"""
-        return self.forward.score_variance + self.r.exp**2 / 3
+        return weight_variance(self.forward.score_variance) + self.r.exp**2 / 3
 
     @cached_property
     def row_variance(self) -> Float64Array:

@@ -12,7 +12,7 @@ from attnspec.oracle.backward_rounding import backward
 from attnspec.oracle.formats import FORMATS, Float64Array, Format, format_of
 from attnspec.oracle.forward_rounding import forward
 from attnspec.oracle.problem import OUTPUTS, Problem, ProblemError
-from attnspec.oracle.roundoffs import Roundoffs, flush, operand_roundoff
+from attnspec.oracle.roundoffs import LAMBDA, Roundoffs, flush, operand_roundoff
 from attnspec.oracle.statistics import HeadStatistics, head_statistics, statistics
 
 __all__ = [
@@ -29,10 +29,6 @@ __all__ = [
     "statistics",
     "tolerance",
 ]
-
-LAMBDA = 6.0
-"""How many standard deviations an element may err on generic inputs. Fixed before the data:
-conforming kernels needed at most 4.4 of them in the hold-outs (benchmarks/tolerance.py)."""
 
 
 @dataclass(frozen=True, kw_only=True)
