@@ -203,16 +203,16 @@ def _row_shift(f: _Forward, dout: Float64Array) -> Ball:
 def _score_gradient(f: _Forward, dout: Float64Array, shift: Ball) -> Ball:
     """dS = P (dP - D + dlse), dP = dout vᵀ, as an operand.
 
-    inner = dP + shift errs by r = rad dP + rad shift + u |inner|. Then
-        |dS - fl(P̂ inner^)| <= rad P (|inner^| + r) + P̂ r + u |P̂ inner^| + 2^-1074,
-    since |P x - P̂ x^| <= |P - P̂| |x| + P̂ |x - x^|. To be an operand, it takes up gamma_terms |dS|.
+    inner = dP + shift errs by r + u |inner^|, r = rad dP + rad shift. Since |P x - P̂ x^| <=
+    |P - P̂| |x| + P̂ |x - x^|, and the product rounds once,
+        |dS - fl(P̂ inner^)| <= rad P (|inner^| + r) + P̂ (r + 2u |inner^|) + 2^-1074
+    (rad P times u |inner^| is left to SLACK). To be an operand, it takes up gamma_terms |dS| too.
     """
     weights = f.weights
     inner, r = product(dout, f.head.value.T)
     inner += shift.value[:, None]
     size = np.abs(inner)
     r += shift.radius[:, None]
-    r += U * size
     value = weights.value * inner
     radius = size + r
     radius *= weights.radius

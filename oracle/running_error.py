@@ -105,30 +105,27 @@ def scaled(ball: Ball, scale: float) -> Ball:
 
 
 class Total:
-    """A sum of balls over heads and tiles, slot by slot."""
+    """A sum of balls over heads and tiles, slot by slot.
+
+    Adding to 0 is exact; every other addition errs by at most u |fl|, and underflows never.
+    """
 
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.value = np.zeros(shape)
         self.radius = np.zeros(shape)
-        self.magnitude = np.zeros(shape)
-        self.terms = 0
 
     def add(self, place: tuple[int | slice, ...], ball: Ball) -> None:
         """Add `ball` at `place`, an index of the leading axes."""
-        self.value[place] += ball.value
-        self.radius[place] += ball.radius
-        self.magnitude[place] += np.abs(ball.value)
-        self.terms += 1
+        before = self.value[place]
+        after = before + ball.value
+        self.radius[place] += ball.radius + np.where(before == 0, 0.0, U * np.abs(after) + TINY)
+        self.value[place] = after
 
     def enclosure(self, shape: tuple[int, ...]) -> Enclosure:
-        """Σ rad + gamma_(terms - 1) Σ|value|: the first term meets an exact 0. Sums do not
-        underflow, and every radius but that of an exact 0 or -inf is at least TINY, so that the
-        product with gamma may. -inf with radius 0 is exact: the lse of a row that sees nothing.
-        """
-        rounding = gamma(max(self.terms - 1, 0)) * self.magnitude
-        bound = (self.radius + np.where(self.magnitude > 0, rounding + TINY, 0.0)) * SLACK
+        """The sum, with the bound inf wherever anything has overflowed. -inf of radius 0 is exact:
+        the lse of a row that sees nothing."""
+        bound = self.radius * SLACK
         known = np.isfinite(self.value) & np.isfinite(bound)
-        bound = np.where(known, bound, np.inf)
         exact = np.isneginf(self.value) & (self.radius == 0)
-        bound = np.where(exact, 0.0, bound)
+        bound = np.where(exact, 0.0, np.where(known, bound, np.inf))
         return Enclosure.of(self.value.reshape(shape), bound.reshape(shape))

@@ -276,8 +276,9 @@ def test_a_key_hidden_from_one_row_only_may_hold_anything_finite() -> None:
     assert np.array_equal(fast["lse"].bound[:, :, :-1], plain["lse"].bound[:, :, :-1])
 
 
-def test_tiles_add_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    p = dense(11, rows=11, bias=np.zeros((9,)), sinks=np.ones(2), softcap=2.0, causal=True)
+@pytest.mark.parametrize("shape", [(9,), (11, 9), (2, 1, 9), (2, 11, 1)])
+def test_tiles_add_up(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
+    p = dense(11, rows=11, bias=np.zeros(shape), sinks=np.ones(2), softcap=2.0, causal=True)
     whole = float64.enclose(p, want=defined(p))
     monkeypatch.setattr(float64, "TILE", 9 * 4)
     monkeypatch.setattr(float64, "MIN_ROWS", 1)
