@@ -54,8 +54,9 @@ class Claim:
     source: the documents' claim ids and equations, or the paper.
     hypotheses: what must hold for it.
     check: the property; it runs the implementation on the problem and on problems derived from it.
-    settings: the option settings under which it is asked, e.g. "", "causal", "causal+bias:full".
-    options: what the kernel must claim beyond the setting: option names, or `return_lse`.
+    settings: the option settings under which it is asked, e.g. "", "causal:on+bias:full".
+    options: what the kernel must claim beyond the setting: option names, `return_lse`, or
+        `gradients` where the property asks for dq, dk, dv, dbias or dsinks.
     self_attention: asked only of problems with as many queries as keys.
     """
 
