@@ -57,8 +57,9 @@ def judge(
     if actual.size == 0:
         return Finding(0.0, "hard", (), "empty")
     distance = excess(actual, exact)
-    findings = [_worst(distance, tolerance.hard + exact.bound, "hard", actual, exact)]
-    if generic:
+    hard = _worst(distance, tolerance.hard + exact.bound, "hard", actual, exact)
+    findings = [hard]
+    if generic and hard.passed:  # what no input excuses is not explained by a model
         model = np.minimum(LAMBDA * tolerance.sigma, tolerance.hard) + exact.bound
         findings.append(_worst(distance, model, "model", actual, exact))
         findings.append(_mean_square(actual, exact, tolerance))
@@ -122,7 +123,7 @@ def _ratio(distance: Float64Array, bound: Float64Array) -> Float64Array:
 def _mean_square(actual: npt.NDArray[Any], exact: Enclosure, tolerance: Tolerance) -> Finding:
     """Root mean square over each head of error / predicted deviation; > 1 is a lost precision."""
     x = actual.astype(np.float64)
-    with np.errstate(invalid="ignore", over="ignore"):
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = (x - exact.value) - exact.low
         rounding = tolerance.format.unit_roundoff * np.abs(exact.value)
         predicted = tolerance.sigma**2 + rounding**2 / 3

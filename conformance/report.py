@@ -57,7 +57,7 @@ def summary(verdicts: Verdicts, *, impls: Sequence[str], colour: bool, verbose: 
         console.print(_matrix(verdicts, group))
         if any(verdict.tightest for verdict in verdicts):
             console.print(_classes(verdicts, group))
-    console.print(LEGEND, soft_wrap=True)
+    console.print(_unclaimed(verdicts) + LEGEND)
     for part in _failures(verdicts, verbose=verbose):
         console.print(part, soft_wrap=True)  # a command must stay one line to be pasted
     for impl in impls:
@@ -72,6 +72,12 @@ LEGEND = (
 )
 
 
+def _unclaimed(verdicts: Verdicts) -> str:
+    asked = {verdict.claim for verdict in verdicts if verdict.status != "not claimed"}
+    claims = dict.fromkeys(verdict.claim for verdict in verdicts if verdict.claim not in asked)
+    return f"claimed by none: {', '.join(claims)}\n" if claims else ""
+
+
 # -- the matrix --------------------------------------------------------------------------------
 
 
@@ -81,7 +87,7 @@ def _matrix(verdicts: Verdicts, impls: Sequence[str]) -> Table:
     table.add_column("type", no_wrap=True)
     for impl in impls:
         table.add_column(impl, overflow="fold")
-    claims = dict.fromkeys(verdict.claim for verdict in verdicts)
+    claims = dict.fromkeys(v.claim for v in verdicts if v.status != "not claimed")
     for claim in sorted(claims, key=lambda claim: claim not in OUTPUTS):
         of_claim = [verdict for verdict in verdicts if verdict.claim == claim]
         for dtypes in _rows(of_claim):
@@ -162,10 +168,19 @@ def _failures(verdicts: Verdicts, *, verbose: bool) -> Iterator[RenderableType]:
             yield _explanation(verdict)
 
 
+RULES = {
+    "hard": "no kernel of the declared arithmetic returns this, whatever its order of summation",
+    "model": "beyond 6 standard deviations of the declared arithmetic: its precision is not met",
+    "rms": "the mean square over a head is too large: precision is lost everywhere, a little",
+}
+
+
 def _explanation(verdict: Verdict) -> Text:
     where = f" at {list(verdict.where)}" if verdict.where else ""
-    much = f"; {_number(verdict.fraction)} times the bound" if verdict.fraction > 1 else ""
-    return Text(f"  {verdict.case}{where}\n  {verdict.message}{much}\n  {verdict.reproduce}\n")
+    lines = [f"{verdict.case}{where}", verdict.message]
+    if verdict.status == "fail" and verdict.rule in RULES and verdict.fraction > 1:
+        lines.append(f"{_number(verdict.fraction)} times the bound: {RULES[verdict.rule]}")
+    return Text("".join(f"  {line}\n" for line in (*lines, verdict.reproduce)))
 
 
 def _conclusion(impl: str, verdicts: Verdicts) -> Text:
