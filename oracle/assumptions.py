@@ -95,9 +95,12 @@ def _check_functions() -> None:
         _check_function("log", np.log, log_at, decimal.Decimal.ln)
         _check_function("tanh", np.tanh, tanh_at, _tanh)
     tiny = np.exp(np.concatenate([-rng.uniform(708.4, 760, 21), [-1e6, -1e300, -np.inf]]))
-    _require(np.all((tiny >= 0) & (tiny <= 2.0**-1021)), "exp errs by more than 2^-1022 near 0")
+    _require(np.all((tiny >= 0) & (tiny <= 2.0**-1022)), "exp errs by more than 2^-1022 near 0")
+    subnormal = np.ldexp(rng.uniform(-1, 1, 19), -1023)  # where tanh x = x to the last bit
+    slip = np.abs(np.tanh(subnormal) - subnormal)
+    _require(np.all(slip <= 64 * 2.0**-1074), "numpy.tanh errs by more than 64 ulp near 0")
     _require(np.exp(-np.inf) == 0 and np.all(np.exp(np.full(19, -np.inf)) == 0), "exp(-inf) > 0")
-    _require(np.log(np.ones(19)).any() == np.False_, "log(1) is not 0")
+    _require(not np.any(np.log(np.ones(19))), "log(1) is not 0")
 
 
 def _tanh(x: decimal.Decimal) -> decimal.Decimal:

@@ -60,6 +60,7 @@ BREAKS: dict[str, tuple[str, Callable[..., Any]]] = {
     "tanh off by 2^-44": ("tanh", lambda x, **k: TANH(x, **k) * (1 + 2.0**-44)),
     "tanh off in tails": ("tanh", only_in_tails(TANH)),
     "tanh absolutely off": ("tanh", lambda x, **k: TANH(x, **k) + 2.0**-200),
+    "tanh flushes": ("tanh", lambda x, **k: flushed(TANH(x, **k))),
     "Strassen": ("matmul", strassen),
     "product in float32": (
         "matmul",
