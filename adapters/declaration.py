@@ -111,7 +111,7 @@ def options_of(function: Callable[..., Any]) -> tuple[frozenset[str], frozenset[
         raise KernelError("expected the positional parameters q, k, v")
     claimed = {p.name: p for p in parameters[3:] if _is_option(p)}
     required = {name for name, p in claimed.items() if p.default is inspect.Parameter.empty}
-    return frozenset(claimed), frozenset(required - {"scale"})
+    return frozenset(claimed), frozenset(required)
 
 
 def _is_option(parameter: inspect.Parameter) -> bool:

@@ -32,8 +32,8 @@ def repeated(kv: Array, query_heads: int) -> Array:
 
 def per_kv_head(x: Array, kv_heads: int) -> Array:
     """(B, Hq, N, D) -> (B, Hkv, N, D), summed over the query heads of each group."""
-    batch, _, *rest = x.shape
-    total: Array = x.reshape(batch, kv_heads, -1, *rest).sum(axis=2)
+    batch, heads, *rest = x.shape
+    total: Array = x.reshape(batch, kv_heads, heads // kv_heads, *rest).sum(axis=2)
     return total
 
 

@@ -245,20 +245,14 @@ def eager(
     if alibi is not None:
         scores = (scores.to(wide) - alibi.to(wide)[:, None, None] * ahead.abs()).to(q.dtype)
     seen = visible(q, k, ahead, causal, window, mask, bias, key_lengths, query_lengths)
-    scores = scores.to(wide).masked_fill(~seen, float("-inf"))
-    # A row that sees nothing would be NaN, in the backward pass too: it gets scores of 0 instead,
-    # and weights of 0.
-    empty = ~seen.any(dim=-1, keepdim=True)
-    logits = scores.masked_fill(empty, 0)
+    logits = scores.to(wide).masked_fill(~seen, float("-inf"))
     if sinks is not None:
-        sink = sinks.to(wide)[:, None, None].expand(*q.shape[:3], 1)
-        logits = torch.cat([logits.masked_fill(empty, float("-inf")), sink], dim=-1)
+        logits = torch.cat([logits, sinks.to(wide)[:, None, None].expand(*q.shape[:3], 1)], dim=-1)
+    # softmax makes NaN of a row that sees nothing; backwards, the mask above stops it.
+    empty = ~seen.any(dim=-1, keepdim=True)
     weights = torch.softmax(logits, dim=-1)[..., : k.shape[2]].masked_fill(empty, 0)
     out = weights.to(q.dtype) @ v.repeat_interleave(group, dim=1)
-    if not return_lse:
-        return out
-    lse = torch.logsumexp(logits, dim=-1)
-    return out, lse if sinks is not None else lse.masked_fill(empty[..., 0], float("-inf"))
+    return (out, torch.logsumexp(logits, dim=-1)) if return_lse else out
 
 
 # -- flex_attention ------------------------------------------------------------------------------

@@ -150,17 +150,20 @@ def test_its_gradients_are_those_of_the_formula(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_row_that_sees_nothing_is_what_it_declares(name: str) -> None:
+@pytest.mark.parametrize("option", ["mask", "bias"])
+def test_a_row_that_sees_nothing_is_what_it_declares(name: str, option: str) -> None:
     kernel = load(name)
-    mask = np.ones((QUERIES, KEYS), bool)
-    mask[3] = False
-    problem = ask(kernel.dtypes[-1], kernel.diagonal, mask=mask)
-    found = answered(kernel, problem, "out", "dv") or answered(kernel, problem, "out")
+    dtype = FORMATS[kernel.dtypes[-1]].dtype
+    hides = {"mask": np.ones((QUERIES, KEYS), bool), "bias": np.zeros((QUERIES, KEYS), dtype)}
+    hides["mask"][3], hides["bias"][3] = False, -np.inf
+    problem = ask(kernel.dtypes[-1], kernel.diagonal, **{option: hides[option]})
+    gradients = ("dq", "dk", "dv")
+    found = answered(kernel, problem, "out", *gradients) or answered(kernel, problem, "out")
     assert found is not None
     values = np.repeat(problem.v.astype(np.float64), 2, axis=1)
     row = {"zero": np.zeros((2, 4, SIZE)), "mean": values.mean(axis=2)}[kernel.masked_row]
     np.testing.assert_allclose(found["out"][:, :, 3], row, atol=LOOSE[kernel.dtypes[-1]])
-    assert np.isfinite(found.get("dv", np.zeros(1))).all()
+    assert all(np.isfinite(found[name]).all() for name in gradients if name in found)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -169,14 +172,19 @@ def test_empty_lengths_give_zeros_or_a_refusal(name: str, queries: int, keys: in
     kernel = load(name)
     full = ask(kernel.dtypes[-1], kernel.diagonal)
     empty = Problem(
-        q=full.q[:, :, :queries], k=full.k[:, :, :keys], v=full.v[:, :, :keys], scale=0.3
+        q=full.q[:, :, :queries],
+        k=full.k[:, :, :keys],
+        v=full.v[:, :, :keys],
+        scale=0.3,
+        dout=np.ones_like(full.q[:, :, :queries]),
     )
-    found = answered(kernel, empty, "out")
-    assert found is None or not found["out"].any()
+    want = ("out", *(name for name in ("dq", "dk", "dv") if name in kernel.differentiable))
+    found = answered(kernel, empty, *want) or answered(kernel, empty, "out") or {}
+    assert not any(output.any() for output in found.values())
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if load(name).hidden_nan])
-@pytest.mark.parametrize("poison", [np.nan, np.inf])
+@pytest.mark.parametrize("poison", [np.nan, np.inf, 3e38])
 def test_what_nobody_sees_is_harmless_where_that_is_claimed(name: str, poison: float) -> None:
     kernel = load(name)
     fields: dict[str, Any] = {"bias": np.zeros((1, 1, QUERIES, KEYS), np.float32)}
