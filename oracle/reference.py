@@ -110,7 +110,8 @@ def _estimate(coarse: npt.NDArray[np.object_], fine: npt.NDArray[np.object_]) ->
 
     An infinite lse is exact; an infinite value of a finite number has overflowed.
     """
-    value = fine.astype(np.float64)
+    with np.errstate(over="ignore"):
+        value = fine.astype(np.float64)
     exact = np.asarray(fine == value, np.bool_)
     known = np.isfinite(value)
     rest = np.where(known, fine - np.where(known, value, 0.0), 0)
