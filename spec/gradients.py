@@ -15,9 +15,9 @@ __all__ = ["CLAIMS"]
 
 def values_share_the_cotangent(trial: Trial, problem: Problem) -> None:
     """Σⱼ dvⱼ = Σᵢ doutᵢ over the rows that see a key: each row's weights sum to 1."""
+    problem = _cotangent_where_seen(problem)
     dv, allowance = answer(trial, problem, "dv")
-    rows = np.asarray(visible(problem).any(-1))[..., None]
-    dout = np.where(rows, _dout(problem), 0)
+    dout = _dout(problem)
     expected = _over_group(problem, dout).sum((2, 3))
     terms = np.abs(dv).sum(2) + _over_group(problem, np.abs(dout)).sum((2, 3))
     within = allowance.sum(2) + evaluation_error(terms, steps=_terms(problem))
@@ -27,10 +27,11 @@ def values_share_the_cotangent(trial: Trial, problem: Problem) -> None:
 
 def values_return_the_output(trial: Trial, problem: Problem) -> None:
     """Σⱼ dvⱼ vⱼ = Σᵢ doutᵢ oᵢ, column by column: the output is linear in the values."""
+    problem = _cotangent_where_seen(problem)
     dv, dv_allowance = answer(trial, problem, "dv")
     out, out_allowance = answer(trial, problem)
     rows = np.asarray(visible(problem).any(-1))[..., None]
-    dout, v = np.where(rows, _dout(problem), 0), problem.v.astype(np.float64)
+    dout, v = _dout(problem), problem.v.astype(np.float64)
     out, out_allowance = np.where(rows, out, 0), np.where(rows, out_allowance, 0)
     left, right = (dv * v).sum(2), _over_group(problem, dout * out).sum((2, 3))
     within = (dv_allowance * np.abs(v)).sum(2)
@@ -74,7 +75,7 @@ def equal_values_have_no_score_gradient(trial: Trial, problem: Problem) -> None:
 
 def hidden_keys_have_no_gradient(trial: Trial, problem: Problem) -> None:
     """A cotangent on one row alone: dk, dv are exactly 0 where it sees nothing, dq elsewhere."""
-    seen = visible(problem)
+    problem, seen = _cotangent_where_seen(problem), visible(problem)
     for row in {0, problem.query_count // 2, problem.query_count - 1}:
         only = np.arange(problem.query_count) == row
         dout = cast(problem, np.where(only[:, None], _dout(problem), 0))
@@ -92,7 +93,7 @@ def hidden_keys_have_no_gradient(trial: Trial, problem: Problem) -> None:
 
 def unseen_has_no_gradient(trial: Trial, problem: Problem) -> None:
     """dq is 0 in rows that see no key, and dk, dv at keys that no row sees: not NaN."""
-    seen = visible(problem)
+    problem, seen = _cotangent_where_seen(problem), visible(problem)
     got = trial.ask(problem, want=("dq", "dk", "dv"))
     rows = ~seen.any(-1)
     what = "dq is not 0 in a row that sees no key"
@@ -155,6 +156,12 @@ def bias_and_sinks_sum_to_zero(trial: Trial, problem: Problem) -> None:
 def _dout(problem: Problem) -> Float64Array:
     assert problem.dout is not None, "a gradient is asked of a problem with a cotangent"
     return problem.dout.astype(np.float64)
+
+
+def _cotangent_where_seen(problem: Problem) -> Problem:
+    """A cotangent of 0 in rows that see no key: what those return is a convention."""
+    rows = np.asarray(visible(problem).any(-1))[..., None]
+    return problem.replace(dout=cast(problem, np.where(rows, _dout(problem), 0)))
 
 
 def _over_group(problem: Problem, x: Float64Array) -> Float64Array:
