@@ -19,7 +19,7 @@ import numpy as np
 from attnspec.conformance.inputs import FAMILIES
 from attnspec.conformance.options import OPTIONS
 from attnspec.oracle.formats import FORMATS
-from attnspec.oracle.problem import Diagonal, Problem
+from attnspec.oracle.problem import OUTPUTS, Diagonal, Problem
 from attnspec.spec.claim import all_claims
 
 __all__ = [
@@ -31,6 +31,7 @@ __all__ = [
     "draw",
     "gradient_cases",
     "is_generic",
+    "needs",
     "reference_cases",
 ]
 
@@ -143,6 +144,14 @@ TILE_EDGES = (
 HEAD_SIZES = ((1, 1), (3, 3), (8, 8), (80, 80), (96, 96), (127, 127), (128, 128), (129, 129))
 LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
+
+
+def needs(claim: str) -> tuple[str, ...]:
+    """What a kernel must offer for a claim to be asked: options, a gradient, or "gradients"."""
+    if claim in CLAIMS:
+        return CLAIMS[claim].options
+    needed = {"lse": ("return_lse",)} | {name: (name,) for name in OUTPUTS if name[0] == "d"}
+    return needed.get(claim, ())
 
 
 def reference_cases(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:

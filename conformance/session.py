@@ -12,7 +12,7 @@ import pytest
 
 import attnspec
 from attnspec.adapters import Kernel, load
-from attnspec.conformance.cases import LEVELS, Case, Turn
+from attnspec.conformance.cases import LEVELS, Case, Turn, needs
 from attnspec.conformance.question import Question
 from attnspec.conformance.verdict import Verdict
 
@@ -55,36 +55,21 @@ class Session:
 
     # -- what is asked -------------------------------------------------------------------------
 
-    def questions(
-        self,
-        *claims: str,
-        cases: Cases,
-        options: tuple[str, ...] = (),
-        differentiable: bool = False,
-    ) -> list[Question]:
+    def questions(self, *claims: str, cases: Cases) -> list[Question]:
         """The questions of one test: a claim at a time, then type, case and implementation.
 
         What an implementation does not offer at all is asked once, to be seen as "not claimed".
         """
-        return [
-            question
-            for claim in claims
-            for question in self._questions(claim, cases, options, differentiable)
-            if self._selected(question)
-        ]
+        found = (question for claim in claims for question in self._questions(claim, cases))
+        return [question for question in found if self._selected(question)]
 
-    def _questions(
-        self, claim: str, cases: Cases, options: tuple[str, ...], differentiable: bool
-    ) -> list[Question]:
+    def _questions(self, claim: str, cases: Cases) -> list[Question]:
         ranked: dict[tuple[str, Case], list[Question]] = {}
         for impl, kernel in self.kernels.items():
-            offered = kernel.options.issuperset(options) and (
-                not differentiable or claim in kernel.differentiable
-            )
             dtypes = self._dtypes(kernel)
             for index, dtype in enumerate(dtypes):
                 chosen = self._cases(claim, kernel, cases, (index, len(dtypes)))
-                for case in chosen if offered else chosen[:1]:
+                for case in chosen if offers(kernel, claim) else chosen[:1]:
                     question = Question(impl, kernel, claim, dtype, case, self.seed)
                     ranked.setdefault((dtype, case), []).append(question)
         return [question for group in ranked.values() for question in group]
@@ -117,3 +102,11 @@ class Session:
         seed = f" --attn-seed={self.seed}" if self.seed else ""
         impl, case = shlex.quote(question.impl), shlex.quote(question.id)
         return f"pytest {self.target} --impl={impl}{seed} --attn-case={case}"
+
+
+def offers(kernel: Kernel, claim: str) -> bool:
+    """Whether a kernel claims what the claim needs at all; each problem may need more."""
+    offered = {*kernel.options, *kernel.differentiable}
+    if kernel.differentiable:
+        offered.add("gradients")
+    return offered.issuperset(needs(claim))

@@ -14,15 +14,13 @@ def test_out(question: Question) -> None:
     question.compare("out")
 
 
-@pytest.mark.attention("lse", cases=reference_cases, options=("return_lse",))
+@pytest.mark.attention("lse", cases=reference_cases)
 def test_lse(question: Question) -> None:
     """lse = log of the sum of exp(score), the sink included."""
     question.compare("lse")
 
 
-@pytest.mark.attention(
-    "dq", "dk", "dv", "dbias", "dsinks", cases=gradient_cases, differentiable=True
-)
+@pytest.mark.attention("dq", "dk", "dv", "dbias", "dsinks", cases=gradient_cases)
 def test_gradient(question: Question) -> None:
     """The gradients of <dout, out>."""
     question.compare(question.claim)

@@ -15,7 +15,6 @@ __all__ = [
     "BoolArray",
     "answer",
     "cast",
-    "count_up",
     "evaluation_error",
     "for_query_heads",
     "read_weights",
@@ -155,11 +154,6 @@ def striped_values(problem: Problem) -> Array:
     key = np.arange(problem.key_count)[:, None]
     stripe = key % problem.value_size == np.arange(problem.value_size)
     return np.broadcast_to(stripe, problem.v.shape).astype(problem.v.dtype)
-
-
-def count_up(shape: tuple[int, ...]) -> Float64Array:
-    """1, 2, 3, … in an array of this shape: distinct, and exact in every format up to 256."""
-    return np.arange(1.0, 1.0 + np.prod(shape)).reshape(shape)
 
 
 def read_weights(trial: Trial, problem: Problem) -> tuple[Float64Array, Float64Array]:

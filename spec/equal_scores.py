@@ -130,11 +130,11 @@ CLAIMS = (
         check=equal_scores_at_every_length,
         settings=(
             "",
+            "gqa:grouped",
+            "sinks:normal",
+            "softcap:tight",
             "causal:on",
             "window:sliding",
-            "softcap:tight",
-            "sinks:normal",
-            "gqa:grouped",
         ),
     ),
     Claim(
