@@ -179,7 +179,7 @@ class _Question:
 
 
 def _lse_format(kernel: Kernel, problem: Problem) -> Format:
-    return kernel.arithmetic.resolve(problem.dtype_name).lse
+    return kernel.arithmetic_for(problem.dtype_name).resolve(problem.dtype_name).lse
 
 
 def _dtype_of(kernel: Kernel, problem: Problem, output: str) -> str:

@@ -11,7 +11,14 @@ from attnspec.adapters.frameworks import FRAMEWORKS
 from attnspec.oracle.formats import FORMATS
 from attnspec.oracle.rounding import Arithmetic
 
-__all__ = ["NEUTRAL", "KernelError", "arithmetic_of", "check", "options_of"]
+__all__ = [
+    "NEUTRAL",
+    "KernelError",
+    "arithmetic_by_dtype",
+    "arithmetic_of",
+    "check",
+    "options_of",
+]
 
 NEUTRAL: Mapping[str, Any] = {
     "scale": None,
@@ -81,7 +88,7 @@ def arithmetic_of(declared: Mapping[str, Any]) -> Arithmetic:
         if name not in known:
             raise KernelError(
                 f"{name}: no such declaration; expected one of framework, device, dtypes, "
-                f"{', '.join(n for n in CHOICES if n not in known)}, {', '.join(known)}"
+                f"by_dtype, {', '.join(n for n in CHOICES if n not in known)}, {', '.join(known)}"
             )
         if name in CHOICES:
             _one_of(name, value, CHOICES[name])
@@ -98,6 +105,20 @@ def arithmetic_of(declared: Mapping[str, Any]) -> Arithmetic:
     except ValueError as refused:
         raise KernelError(str(refused)) from None
     return arithmetic
+
+
+def arithmetic_by_dtype(
+    declared: Mapping[str, Any],
+    by_dtype: Mapping[str, Mapping[str, Any]],
+    *,
+    dtypes: tuple[str, ...],
+) -> dict[str, Arithmetic]:
+    """The arithmetic of the types that declare it otherwise; raises `KernelError`."""
+    for dtype, fields_of_type in by_dtype.items():
+        _one_of("by_dtype", dtype, dtypes)
+        if not isinstance(fields_of_type, Mapping):
+            raise KernelError(f"by_dtype: expected {{{dtype!r}: {{name: value}}}}")
+    return {dtype: arithmetic_of({**declared, **own}) for dtype, own in by_dtype.items()}
 
 
 def options_of(function: Callable[..., Any]) -> tuple[frozenset[str], frozenset[str]]:

@@ -11,11 +11,18 @@ are the options that it claims; whatever it does not name it is never asked.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import FrozenInstanceError, dataclass
+from types import MappingProxyType
 from typing import Any, overload
 
-from attnspec.adapters.declaration import KernelError, arithmetic_of, check, options_of
+from attnspec.adapters.declaration import (
+    KernelError,
+    arithmetic_by_dtype,
+    arithmetic_of,
+    check,
+    options_of,
+)
 from attnspec.adapters.frameworks import bridge
 from attnspec.oracle.rounding import Arithmetic
 
@@ -31,7 +38,8 @@ class Kernel:
     framework: `numpy`, `torch` or `jax`: the arrays that the function takes and returns.
     device: where they live: `cpu`, `cuda`, `cuda:1`, `gpu`, …
     dtypes: the storage types that it accepts, by name.
-    arithmetic: the rounding that it declares (see `attnspec.oracle.rounding`).
+    arithmetic: the rounding that it declares (see `attnspec.oracle.rounding`); `by_dtype` holds
+        what a type declares otherwise, and `arithmetic_for` is what to judge a type by.
     diagonal: what causal, window and alibi mean where Nq != Nk.
     masked_row: the output of a row that sees no key: zero, NaN, or the mean of all values.
     hidden_nan: claims that NaN and Inf in slots that a row does not see are harmless to it.
@@ -56,6 +64,7 @@ class Kernel:
     deterministic: bool
     options: frozenset[str]
     required: frozenset[str]
+    by_dtype: Mapping[str, Arithmetic]
     backward: Function | None = None
 
     def __post_init__(self) -> None:
@@ -69,6 +78,10 @@ class Kernel:
     def __call__(self, *args: Any, **options: Any) -> Any:
         """The function's own answer, with nothing converted or checked."""
         return self.function(*args, **options)
+
+    def arithmetic_for(self, dtype: str) -> Arithmetic:
+        """The arithmetic that it declares for one storage type."""
+        return self.by_dtype.get(dtype, self.arithmetic)
 
     @property
     def differentiable(self) -> tuple[str, ...]:
@@ -98,6 +111,7 @@ def kernel(
     masked_row: str = ...,
     hidden_nan: bool = ...,
     deterministic: bool = ...,
+    by_dtype: Mapping[str, Mapping[str, Any]] = ...,
     **arithmetic: Any,
 ) -> Callable[[Function], Kernel]: ...
 
@@ -114,12 +128,14 @@ def kernel(
     masked_row: str = "zero",
     hidden_nan: bool = False,
     deterministic: bool = True,
+    by_dtype: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     **arithmetic: Any,
 ) -> Kernel | Callable[[Function], Kernel]:
     """Declare a function as an attention kernel; the fields are explained at `Kernel`.
 
     `arithmetic` takes the fields of `attnspec.oracle.rounding.Arithmetic` by name, for instance
-    `accumulate="float32", probabilities="storage"`. Raises `KernelError`.
+    `accumulate="float32", probabilities="storage"`; `by_dtype` those in which one type differs,
+    for instance `{"bfloat16": {"exp_error": 2**-13}}`. Raises `KernelError`.
     """
     choices: dict[str, Any] = {"diagonal": diagonal, "masked_row": masked_row}
     choices |= {"hidden_nan": hidden_nan, "deterministic": deterministic}
@@ -137,6 +153,7 @@ def kernel(
                 device=device,
                 dtypes=dtypes,
                 arithmetic=arithmetic_of(arithmetic),
+                by_dtype=arithmetic_by_dtype(arithmetic, by_dtype, dtypes=dtypes),
                 options=options,
                 required=required,
                 **choices,

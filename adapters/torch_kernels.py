@@ -25,8 +25,6 @@ __all__ = [
     "flex",
     "sdpa",
     "sdpa_flash",
-    "sdpa_flash_half",
-    "sdpa_half",
     "sdpa_math",
 ]
 
@@ -34,7 +32,6 @@ Tensor = Any
 Window = tuple[int | None, int | None]
 
 HALF = ("float16", "bfloat16")
-FULL = ("float32", "float64")
 
 
 # -- F.scaled_dot_product_attention --------------------------------------------------------------
@@ -88,30 +85,22 @@ def _attn_mask(mask: Tensor | None, bias: Tensor | None) -> Tensor | None:
     return found if found is None else found[(None,) * (4 - found.ndim)]
 
 
+# The flash kernel for the processor, in the half types only, by measurement: one-hot values give
+# round(round(exp(s - max)) / sum), so P is rounded undivided; exp errs by 1.04e-4 = 2^-13.2 for s
+# in [-3, 0]; dv errs by up to 2.1 u, where one rounding of a float32 sum gives 1. In float32 the
+# sum of 4,096 exps is right to 1e-6, and roundings to the storage type cost nothing.
+FLASH: dict[str, Any] = {
+    "accumulate": "float32",
+    "probabilities": "storage",
+    "gradients": "storage",
+    "by_dtype": {dtype: {"exp_error": 2.0**-13} for dtype in HALF},
+}
+
 # torch chooses its flash kernel, except where the sizes of values and keys differ or the bias
 # needs a gradient: then math. Both put the diagonal top-left and give 0 for a hidden row.
-sdpa = kernel(
-    name="torch-sdpa",
-    framework="torch",
-    dtypes=FULL,
-    accumulate="float32",
-    diagonal="top-left",
-)(_sdpa())
-
-# The half types differ from the full ones in the flash kernel, so they have their own names.
-# measured: one-hot values give round(round(exp(s - max)) / sum), so P is rounded undivided;
-# exp errs by 1.04e-4 = 2^-13.2 for s in [-3, 0] (float32: 1e-6 in the sum of 4,096 terms);
-# dv equals tile-wise sums in the storage type, bit for bit.
-sdpa_half = kernel(
-    name="torch-sdpa-half",
-    framework="torch",
-    dtypes=HALF,
-    accumulate="float32",
-    probabilities="storage",
-    exp_error=2.0**-13,
-    gradients="storage",
-    diagonal="top-left",
-)(_sdpa())
+sdpa = kernel(name="torch-sdpa", framework="torch", dtypes=FORMATS, diagonal="top-left", **FLASH)(
+    _sdpa()
+)
 
 # measured: one-hot values give round(p) in the half types, so nothing is rounded on the way.
 sdpa_math = kernel(
@@ -123,22 +112,7 @@ sdpa_math = kernel(
 )(_sdpa("MATH"))
 
 sdpa_flash = kernel(
-    name="torch-sdpa-flash",
-    framework="torch",
-    dtypes=FULL,
-    accumulate="float32",
-    diagonal="top-left",
-)(_sdpa("FLASH_ATTENTION"))
-
-sdpa_flash_half = kernel(
-    name="torch-sdpa-flash-half",
-    framework="torch",
-    dtypes=HALF,
-    accumulate="float32",
-    probabilities="storage",
-    exp_error=2.0**-13,
-    gradients="storage",
-    diagonal="top-left",
+    name="torch-sdpa-flash", framework="torch", dtypes=FORMATS, diagonal="top-left", **FLASH
 )(_sdpa("FLASH_ATTENTION"))
 
 

@@ -70,8 +70,9 @@ def expected(
 
     `want` names all outputs that this problem serves, so that they are computed together.
     """
-    exact = certified(problem, kernel.arithmetic, want)[output]
-    allowed = tolerances(problem, kernel.arithmetic, want)[output]
+    arithmetic = kernel.arithmetic_for(problem.dtype_name)
+    exact = certified(problem, arithmetic, want)[output]
+    allowed = tolerances(problem, arithmetic, want)[output]
     if kernel.masked_row == "zero" or output not in ("out", "lse") or problem.sinks is not None:
         return exact, allowed
     empty = np.array([~head.visible.any(axis=1) for head in problem.heads()])

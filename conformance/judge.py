@@ -125,8 +125,13 @@ def _mean_square(actual: npt.NDArray[Any], exact: Enclosure, tolerance: Toleranc
     x = actual.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
         error = (x - exact.value) - exact.low
-        rounding = tolerance.format.unit_roundoff * np.abs(exact.value)
-        predicted = tolerance.sigma**2 + rounding**2 / 3
+        form = tolerance.format
+        size = np.abs(exact.value)
+        rounding = form.unit_roundoff * np.maximum(size, form.smallest_normal)
+        # Rounding errors spread over at most [-u|x|, u|x|]: a third of the square is above their
+        # mean square by more than its noise. Subnormal ones fill the whole range: no third there.
+        share = np.where(size < 2 * form.smallest_normal, 1.0, 1 / 3)
+        predicted = tolerance.sigma**2 + share * rounding**2
         square = np.where(predicted > 0, error**2 / predicted, 0.0)
     usable = np.isfinite(square) & (predicted > 0)
     worst = Finding(0.0, "rms", (), "too few elements")

@@ -104,10 +104,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     metafunc.parametrize("question", questions, ids=[f"{q.impl}-{q.id}" for q in questions])
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Ask all questions of one problem together: they share its certified result."""
-    if all(_question(item) is None for item in items):
+    if SESSION not in config.stash:
         return
+    # A test without questions (no kernel offers it, or --attn-case selects none) is no test.
+    items[:] = [i for i in items if _question(i) or not i.get_closest_marker("attention")]
     order: dict[object, int] = {}
     for item in items:
         order.setdefault(_problem_key(item), len(order))
@@ -115,7 +117,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """The suite without an implementation is a usage error, not an empty run."""
+    """The suite without an implementation, or a case that is none, is a usage error."""
+    run = session.config.stash.get(SESSION, None)
+    if run is not None and (unmatched := run.unmatched()):
+        raise pytest.UsageError(
+            f"--attn-case={unmatched}: no such case; expected CLAIM/DTYPE/FAMILY/SHAPE/SETTINGS "
+            "as in the report, or a pattern such as 'out/float16/*'"
+        )
     if session.config.stash.get(FORGOTTEN, False):
         raise pytest.UsageError(
             "attnspec: give the implementation to judge, e.g. --impl=torch-sdpa or --impl=my.py"
@@ -206,7 +214,8 @@ def _is_worker(config: pytest.Config) -> bool:
 
 def _question(item: pytest.Item) -> Question | None:
     callspec = getattr(item, "callspec", None)
-    return None if callspec is None else callspec.params.get("question")
+    question = None if callspec is None else callspec.params.get("question")
+    return question if hasattr(question, "claim") else None  # pytest's stand-in for an empty set
 
 
 def _problem_key(item: pytest.Item) -> object:

@@ -76,7 +76,8 @@ class Question:
 
     def allowance(self, problem: Problem, *, output: str = "out") -> Float64Array:
         """The distance from the exact result that the declared arithmetic may reach."""
-        return allowance(problem, self.kernel.arithmetic, output)
+        arithmetic = self.kernel.arithmetic_for(problem.dtype_name)
+        return allowance(problem, arithmetic, output)
 
     def close(self, actual: Array, expected: Array, within: Float64Array, *, what: str) -> None:
         """Require |actual - expected| <= within everywhere."""

@@ -130,14 +130,15 @@ def _classes(verdicts: Verdicts, impls: Sequence[str]) -> Table:
         table.add_column(impl, overflow="fold")
     for dtype, short in SHORT.items():
         met = [
-            _class([v for v in verdicts if v.dtype == dtype and v.impl == impl]) for impl in impls
+            _class([v for v in verdicts if v.dtype == dtype and v.impl == impl], dtype)
+            for impl in impls
         ]
         if any(met):
             table.add_row(short, *met)
     return table
 
 
-def _class(verdicts: Verdicts) -> str:
+def _class(verdicts: Verdicts, dtype: str) -> str:
     names = [name for name, _ in CLASSES]
     judged = [
         v for v in verdicts if v.claim == "out" and v.generic and v.status in ("pass", "fail")
@@ -146,7 +147,8 @@ def _class(verdicts: Verdicts) -> str:
         return ""
     if any(not verdict.tightest for verdict in judged):
         return "none"
-    return max((verdict.tightest for verdict in judged), key=names.index)
+    name = max((verdict.tightest for verdict in judged), key=names.index)
+    return name.replace("float32", dtype) if dtype == "float64" else name
 
 
 # -- the failures ------------------------------------------------------------------------------

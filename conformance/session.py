@@ -91,6 +91,10 @@ class Session:
         self.matched |= hits
         return bool(hits) or not self.patterns
 
+    def unmatched(self) -> str:
+        """A pattern of --attn-case that selected nothing, or ""."""
+        return next((pattern for pattern in self.patterns if pattern not in self.matched), "")
+
     # -- what came of it -----------------------------------------------------------------------
 
     def settle(self, question: Question, error: BaseException | None, seconds: float) -> Verdict:

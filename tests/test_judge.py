@@ -142,3 +142,10 @@ def test_a_uniform_loss_of_precision_shows_in_the_mean_square_alone():
         (exact + error)[:, :, :32], exact[:, :, :32], hard=1.0, sigma=sigma, generic=True
     )
     assert halved.passed  # too few elements for a mean square
+
+
+def test_subnormal_results_are_no_loss_of_precision():
+    shape = (1, 1, 64, RMS_ELEMENTS // 64)
+    form = FORMATS["float16"]
+    exact = np.random.default_rng(2).random(shape) * form.smallest_subnormal * 8
+    assert verdict(form.round(exact), exact, dtype="float16", generic=True).fraction < 1
