@@ -82,8 +82,11 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--attn-report: {error}") from None
     config.stash[VERDICTS] = []
     config.pluginmanager.register(Recorder(config), "attnspec-recorder")
+    # The summary explains each failure; --tb=short and -rf bring pytest's own words back.
     if config.option.tbstyle == "auto":
-        config.option.tbstyle = "no"  # the summary explains each failure; --tb=short brings it back
+        config.option.tbstyle = "no"
+    if config.option.reportchars == "fE":
+        config.option.reportchars = ""
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:

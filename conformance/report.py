@@ -155,25 +155,25 @@ def _class(verdicts: Verdicts, dtype: str) -> str:
 
 
 def _failures(verdicts: Verdicts, *, verbose: bool) -> Iterator[RenderableType]:
-    """For each implementation, claim and type its worst failure; every one if verbose."""
-    groups: dict[tuple[str, str, str, str], list[Verdict]] = {}
+    """For each implementation and claim its worst failure; every one if verbose."""
+    groups: dict[tuple[str, str, str], list[Verdict]] = {}
     for verdict in verdicts:
         if verdict.status in BAD:
-            key = (verdict.impl, verdict.claim, verdict.dtype, verdict.status)
-            groups.setdefault(key, []).append(verdict)
-    for (impl, claim, dtype, status), found in groups.items():
+            groups.setdefault((verdict.impl, verdict.claim, verdict.status), []).append(verdict)
+    for (impl, claim, status), found in groups.items():
         found.sort(key=lambda verdict: -verdict.fraction)
-        title = f"{status.upper()} {impl}: {claim} in {dtype}"
-        count = "1 case" if len(found) == 1 else f"{len(found)} cases, the worst"
-        yield Text(f"{title}, {count}", style="bold red")
+        types = " ".join(SHORT[name] for name in SHORT if any(v.dtype == name for v in found))
+        count = "1 case" if len(found) == 1 else f"{len(found)} cases"
+        worst = "" if verbose or len(found) == 1 else "; the worst:"
+        yield Text(f"{status.upper()} {impl}: {claim}, {count} in {types}{worst}", "bold red")
         for verdict in found if verbose else found[:1]:
             yield _explanation(verdict)
 
 
 RULES = {
-    "hard": "no kernel of the declared arithmetic returns this, whatever its order of summation",
-    "model": "beyond 6 standard deviations of the declared arithmetic: its precision is not met",
-    "rms": "the mean square over a head is too large: precision is lost everywhere, a little",
+    "hard": "no kernel of the declared arithmetic returns this",
+    "model": "beyond 6 standard deviations of the declared arithmetic",
+    "rms": "precision is lost all over a head, a little everywhere",
 }
 
 
@@ -181,7 +181,9 @@ def _explanation(verdict: Verdict) -> Text:
     where = f" at {list(verdict.where)}" if verdict.where else ""
     lines = [f"{verdict.case}{where}", verdict.message]
     if verdict.status == "fail" and verdict.rule in RULES and verdict.fraction > 1:
-        lines.append(f"{_number(verdict.fraction)} times the bound: {RULES[verdict.rule]}")
+        much = "outside any bound" if math.isinf(verdict.fraction) else "times the bound"
+        number = "" if math.isinf(verdict.fraction) else f"{_number(verdict.fraction)} "
+        lines.append(f"{number}{much}: {RULES[verdict.rule]}")
     return Text("".join(f"  {line}\n" for line in (*lines, verdict.reproduce)))
 
 
