@@ -122,7 +122,7 @@ class Question:
         gradient = output not in ("out", "lse")
         if gradient and kernel.masked_row != "zero":
             self._refuse_empty_rows(problem)
-        want = self._gradients() if gradient else (output,)
+        want = (self._gradients() or (output,)) if gradient else (output,)
         actual = self.call(problem, want=tuple(dict.fromkeys(("out", *want)))).outputs[output]
         served = ("out", "lse", *self._gradients())
         exact, tolerance = expected(problem, kernel, output, actual, served)
