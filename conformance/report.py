@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator, Sequence
 from io import StringIO
 from pathlib import Path
@@ -155,19 +156,26 @@ def _class(verdicts: Verdicts, dtype: str) -> str:
 
 
 def _failures(verdicts: Verdicts, *, verbose: bool) -> Iterator[RenderableType]:
-    """For each implementation and claim its worst failure; every one if verbose."""
+    """For each implementation and claim its simplest failure; every one if verbose."""
     groups: dict[tuple[str, str, str], list[Verdict]] = {}
-    for verdict in verdicts:
+    for verdict in sorted(verdicts, key=lambda verdict: verdict.claim not in OUTPUTS):
         if verdict.status in BAD:
             groups.setdefault((verdict.impl, verdict.claim, verdict.status), []).append(verdict)
     for (impl, claim, status), found in groups.items():
-        found.sort(key=lambda verdict: -verdict.fraction)
+        found.sort(key=_simplicity)
         types = " ".join(SHORT[name] for name in SHORT if any(v.dtype == name for v in found))
         count = "1 case" if len(found) == 1 else f"{len(found)} cases"
-        worst = "" if verbose or len(found) == 1 else "; the worst:"
-        yield Text(f"{status.upper()} {impl}: {claim}, {count} in {types}{worst}", "bold red")
+        shown = "" if verbose or len(found) == 1 else "; the simplest:"
+        yield Text(f"{status.upper()} {impl}: {claim}, {count} in {types}{shown}", "bold red")
         for verdict in found if verbose else found[:1]:
             yield _explanation(verdict)
+
+
+def _simplicity(verdict: Verdict) -> tuple[int, bool, int]:
+    """Few settings, the plainest family, few numbers: what to look at first."""
+    family, shape, settings = verdict.case.split("/")
+    numbers = math.prod(int(n) + 1 for n in re.findall(r"\d+", shape))
+    return settings.count(":"), family != "normal", numbers
 
 
 RULES = {
@@ -199,6 +207,7 @@ def _conclusion(impl: str, verdicts: Verdicts) -> Text:
     if not bad:
         text = f"{impl}: conforms, {len(asked)} verdicts on {claims} claims{tail}"
         return Text(text, style="bold green")
-    claims_bad = ", ".join(dict.fromkeys(verdict.claim for verdict in bad))
-    text = f"{impl}: does not conform, {len(bad)} of {len(asked)} verdicts, in {claims_bad}{tail}"
+    names = sorted(dict.fromkeys(v.claim for v in bad), key=lambda name: name not in OUTPUTS)
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+    text = f"{impl}: does not conform, {len(bad)} of {len(asked)} verdicts, on {listed}{tail}"
     return Text(text, style="bold red")
