@@ -27,6 +27,7 @@ __all__ = [
     "WITHOUT_GRADIENTS",
     "Case",
     "Shape",
+    "chapter_of",
     "claim_cases",
     "draw",
     "gradient_cases",
@@ -144,6 +145,13 @@ TILE_EDGES = (
 HEAD_SIZES = ((1, 1), (3, 3), (8, 8), (80, 80), (96, 96), (127, 127), (128, 128), (129, 129))
 LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
+
+
+def chapter_of(claim: str) -> str:
+    """The chapter of the spec that a claim stands in; `contract` for what every call must keep."""
+    if claim not in CLAIMS:
+        return "contract"
+    return CLAIMS[claim].check.__module__.rpartition(".")[2].replace("_", " ")
 
 
 def needs(claim: str) -> tuple[str, ...]:

@@ -17,6 +17,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from attnspec.conformance.cases import chapter_of
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.problem import OUTPUTS
 from attnspec.oracle.rounding import CLASSES
@@ -55,10 +56,10 @@ def summary(verdicts: Verdicts, *, impls: Sequence[str], colour: bool, verbose: 
     console = Console(file=StringIO(), width=WIDTH, force_terminal=colour, highlight=False)
     for first in range(0, len(impls), COLUMNS):
         group = impls[first : first + COLUMNS]
-        console.print(_matrix(verdicts, group))
+        console.print(_matrix(verdicts, group, verbose=verbose))
         if any(verdict.tightest for verdict in verdicts):
             console.print(_classes(verdicts, group))
-    console.print(_unclaimed(verdicts) + LEGEND)
+    console.print(LEGEND)
     for part in _failures(verdicts, verbose=verbose):
         console.print(part, soft_wrap=True)  # a command must stay one line to be pasted
     for impl in impls:
@@ -69,37 +70,49 @@ def summary(verdicts: Verdicts, *, impls: Sequence[str], colour: bool, verbose: 
 
 LEGEND = (
     "pass N worst: N cases, the largest fraction of its bound that any of them used (1 is the "
-    "limit).\nFAIL n/N worst: n of N cases lie outside; `-` not claimed by the implementation.\n"
+    "limit).\nFAIL n/N worst: n of N lie outside. `-`: not claimed. With -v, a row a claim.\n"
 )
-
-
-def _unclaimed(verdicts: Verdicts) -> str:
-    asked = {verdict.claim for verdict in verdicts if verdict.status != "not claimed"}
-    claims = dict.fromkeys(verdict.claim for verdict in verdicts if verdict.claim not in asked)
-    return f"claimed by none: {', '.join(claims)}\n" if claims else ""
 
 
 # -- the matrix --------------------------------------------------------------------------------
 
 
-def _matrix(verdicts: Verdicts, impls: Sequence[str]) -> Table:
+def _matrix(verdicts: Verdicts, impls: Sequence[str], *, verbose: bool) -> Table:
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("claim", no_wrap=True)
     table.add_column("type", no_wrap=True)
     for impl in impls:
         table.add_column(impl, overflow="fold")
-    claims = dict.fromkeys(v.claim for v in verdicts if v.status != "not claimed")
-    for claim in sorted(claims, key=lambda claim: claim not in OUTPUTS):
-        of_claim = [verdict for verdict in verdicts if verdict.claim == claim]
-        for dtypes in _rows(of_claim):
-            row = [v for v in of_claim if v.dtype in dtypes]
+    for label, claims in _rows(verdicts, verbose=verbose):
+        rows = [verdict for verdict in verdicts if verdict.claim in claims]
+        for dtypes in _types(rows):
+            row = [v for v in rows if v.dtype in dtypes]
             cells = [_cell([v for v in row if v.impl == impl]) for impl in impls]
-            table.add_row(claim, " ".join(SHORT[name] for name in dtypes), *cells)
+            table.add_row(label, " ".join(SHORT[name] for name in dtypes), *cells)
     return table
 
 
-def _rows(verdicts: Verdicts) -> list[tuple[str, ...]]:
-    """The types of a claim: one row together where nothing failed, else a row each."""
+def _rows(verdicts: Verdicts, *, verbose: bool) -> Iterator[tuple[str, list[str]]]:
+    """Outputs and failed claims by themselves; of each chapter the other claims together."""
+    claims = dict.fromkeys(v.claim for v in verdicts if v.status != "not claimed")
+    failed = {verdict.claim for verdict in verdicts if verdict.status in BAD}
+    chapters: dict[str, list[str]] = {}
+    for claim in sorted(claims, key=lambda claim: _rank(claim)):
+        if verbose or claim in OUTPUTS or claim in failed:
+            yield claim, [claim]
+        else:
+            chapters.setdefault(chapter_of(claim), []).append(claim)
+    for chapter, members in chapters.items():
+        yield f"{chapter}: {len(members)} claim{'s' * (len(members) > 1)}", members
+
+
+def _rank(claim: str) -> tuple[int, str]:
+    """Outputs in their own order, then the chapters."""
+    return (OUTPUTS.index(claim), "") if claim in OUTPUTS else (len(OUTPUTS), chapter_of(claim))
+
+
+def _types(verdicts: Verdicts) -> list[tuple[str, ...]]:
+    """The types of a row: together where nothing failed, else a row each."""
     dtypes = tuple(name for name in SHORT if any(v.dtype == name for v in verdicts))
     failed = any(verdict.status in BAD for verdict in verdicts)
     return [(name,) for name in dtypes] if failed else [dtypes]
@@ -158,7 +171,7 @@ def _class(verdicts: Verdicts, dtype: str) -> str:
 def _failures(verdicts: Verdicts, *, verbose: bool) -> Iterator[RenderableType]:
     """For each implementation and claim its simplest failure; every one if verbose."""
     groups: dict[tuple[str, str, str], list[Verdict]] = {}
-    for verdict in sorted(verdicts, key=lambda verdict: verdict.claim not in OUTPUTS):
+    for verdict in sorted(verdicts, key=lambda verdict: _rank(verdict.claim)):
         if verdict.status in BAD:
             groups.setdefault((verdict.impl, verdict.claim, verdict.status), []).append(verdict)
     for (impl, claim, status), found in groups.items():
@@ -201,13 +214,13 @@ def _conclusion(impl: str, verdicts: Verdicts) -> Text:
     bad = [verdict for verdict in asked if verdict.status in BAD]
     claims = len({verdict.claim for verdict in asked})
     unclaimed = len({v.claim for v in verdicts} - {v.claim for v in asked})
-    tail = f" ({unclaimed} claims not claimed)" if unclaimed else ""
+    tail = f"; not claimed: {unclaimed}" if unclaimed else ""
     if not asked:
         return Text(f"{impl}: nothing was asked{tail}", style="bold yellow")
     if not bad:
         text = f"{impl}: conforms, {len(asked)} verdicts on {claims} claims{tail}"
         return Text(text, style="bold green")
-    names = sorted(dict.fromkeys(v.claim for v in bad), key=lambda name: name not in OUTPUTS)
+    names = sorted(dict.fromkeys(verdict.claim for verdict in bad), key=_rank)
     listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
     text = f"{impl}: does not conform, {len(bad)} of {len(asked)} verdicts, on {listed}{tail}"
     return Text(text, style="bold red")
