@@ -24,6 +24,8 @@ def attention(q, k, v, *, scale, causal=False):
     return p @ v / np.where(total == 0, 1, total)
 """
 
+CASES = "--attn-case=out/float32/*/b2h2g2q33k65d40v40/plain"
+
 
 @pytest.fixture
 def kernel_file(tmp_path: Path) -> Path:
@@ -59,7 +61,12 @@ def test_every_line_of_the_report_fits_the_schema(kernel_file, tmp_path):
 
     schema = json.loads((Path(suite.__file__).parent / "verdict.schema.json").read_text())
     report = tmp_path / "report.jsonl"
-    judge("--impl=my.py", "--attn-case=out/*", f"--attn-report={report}", folder=tmp_path)
+    judge(
+        "--impl=my.py",
+        "--attn-case=out/*/b2h2g2q33k65d40v40/plain",
+        f"--attn-report={report}",
+        folder=tmp_path,
+    )
     for line in report.read_text().splitlines():
         record = json.loads(line)
         assert set(record) == set(schema["required"]) == set(schema["properties"])
@@ -99,7 +106,7 @@ def test_a_run_that_cannot_be_is_a_usage_error_of_one_line(arguments, words, ker
 
 
 def test_two_implementations_stand_side_by_side(kernel_file, tmp_path):
-    run = judge("--impl=numpy", "--impl=my.py", "--attn-case=out/float32/normal/*", folder=tmp_path)
+    run = judge("--impl=numpy", "--impl=my.py", CASES, folder=tmp_path)
     assert run.returncode == 0, run.stdout
     header = next(line for line in run.stdout.splitlines() if line.startswith("claim"))
     assert header.split() == ["claim", "type", "numpy", "my.py"]
@@ -109,7 +116,7 @@ def test_the_same_seed_gives_the_same_verdicts(kernel_file, tmp_path):
     def fractions(seed: int) -> list[object]:
         report = tmp_path / "report.jsonl"
         judge(
-            "--impl=my.py", "--attn-case=out/float32/normal/*", f"--attn-seed={seed}",
+            "--impl=my.py", CASES, f"--attn-seed={seed}",
             f"--attn-report={report}", folder=tmp_path,
         )  # fmt: skip
         return [json.loads(line)["fraction"] for line in report.read_text().splitlines()]
@@ -120,7 +127,9 @@ def test_the_same_seed_gives_the_same_verdicts(kernel_file, tmp_path):
 
 
 def test_parallel_workers_give_one_report(kernel_file, tmp_path):
-    run = judge("--impl=my.py", "--attn-case=out/*", "-n", "2", folder=tmp_path)
+    run = judge(
+        "--impl=my.py", "--attn-case=out/*/b2h2g2q33k65d40v40/plain", "-n", "2", folder=tmp_path
+    )
     assert run.returncode == 0, run.stdout
     assert "my.py: conforms" in run.stdout
 
