@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
+from attnspec.oracle.problem import Problem, ProblemError
 
 __all__ = ["Enclosure", "Reference"]
 
@@ -35,11 +36,21 @@ class Enclosure:
 class Reference:
     """The certified answer to one problem: an enclosure for each output that was asked for.
 
-    `tier` names the engine that answered: `float64`, `balls` or `definition`.
+    `tier` names the engine that answered: `float64`, `balls` or `definition`. `problem` is what
+    was asked, where `reference` answered.
     """
 
     tier: str
     outputs: Mapping[str, Enclosure]
+    problem: Problem | None = None
 
     def __getitem__(self, output: str) -> Enclosure:
         return self.outputs[output]
+
+    def conditioning(self, output: str) -> Float64Array:
+        """The magnitudes of the output's terms, added up (see `oracle.conditioning`)."""
+        from attnspec.oracle.conditioning import conditioning
+
+        if self.problem is None:
+            raise ProblemError("conditioning: only an answer of `reference` knows its problem")
+        return conditioning(self.problem, output)

@@ -67,7 +67,7 @@ def reference(
         found |= {name: overlay.on(name, answer[name]) for name in missing}
         missing = [name for name in missing if _short(found[name], limits.get(name)).any()]
         if not missing:
-            return Reference(answer.tier, {name: found[name] for name in want})
+            return Reference(answer.tier, {name: found[name] for name in want}, problem)
     raise Uncertified(_shortfall(missing[0], found[missing[0]], limits.get(missing[0])))
 
 
