@@ -7,12 +7,13 @@ from collections.abc import Iterable
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array, Format, format_of
-from attnspec.oracle.forward_rounding import INFLATION, Bound, forward_head, output_flush
+from attnspec.oracle.forward_rounding import INFLATION, Bound, forward_errors, output_flush
 from attnspec.oracle.gradient_errors import GradientErrors
 from attnspec.oracle.gradient_sums import GradientSum, Terms
+from attnspec.oracle.heads import transposed
 from attnspec.oracle.problem import Problem
 from attnspec.oracle.roundoffs import Roundoffs, flush
-from attnspec.oracle.statistics import HeadStatistics
+from attnspec.oracle.statistics import Statistics
 
 __all__ = ["backward"]
 
@@ -22,14 +23,15 @@ are one random number for the whole head, which its mean square does not average
 deviations of it are allowed for."""
 
 
-def backward(problem: Problem, heads: Iterable[HeadStatistics], r: Roundoffs) -> dict[str, Bound]:
+def backward(problem: Problem, stacks: Iterable[Statistics], r: Roundoffs) -> dict[str, Bound]:
     """(bound, sigma) of every output, gradients included."""
     sums = _sums(problem, r)
     shapes = {name: problem.shape_of(name) for name in ("out", "lse")}
     found = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in shapes.items()}
-    for st in heads:
-        errors = GradientErrors(st, r, forward_head(st, r))
-        where, keys = (st.head.batch, st.head.index), (st.head.batch, st.head.kv_index)
+    for st in stacks:
+        errors = GradientErrors(st, r, forward_errors(st, r))
+        heads = st.heads
+        where, keys = (heads.batch, heads.index), (heads.batch, heads.kv_index)
         for name, pair in (("out", errors.forward.out), ("lse", errors.forward.lse)):
             found[name][0][where], found[name][1][where] = pair
         sums["dq"].add(where, _dq(errors))
@@ -38,7 +40,7 @@ def backward(problem: Problem, heads: Iterable[HeadStatistics], r: Roundoffs) ->
         if "dbias" in sums:
             _add_bias(sums["dbias"], errors)
         if "dsinks" in sums:
-            sums["dsinks"].add((st.head.index,), _dsinks(errors))
+            sums["dsinks"].add((heads.index,), _dsinks(errors))
     for name, total in sums.items():
         scale = abs(problem.scale) if name in ("dq", "dk") else 1.0
         bound, sigma = total.result(r, scale=scale, flushed=_flushed(problem, name, r))
@@ -77,7 +79,7 @@ def _coarser(one: Format, other: Format) -> Format:
 
 def _capped(e: GradientErrors) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
     """dS times the soft-cap's slope: value, from above, error, variance. (Nq, Nk)"""
-    if e.st.head.softcap is None:
+    if e.st.heads.softcap is None:
         return e.ds, e.ds_most, e.ds_bound, e.ds_variance
     lost = np.where(e.seen, e.ds_underflow, 0.0)
     error = e.ds_bound * (e.slope + e.slope_error) + e.ds_most * e.slope_error + lost
@@ -87,7 +89,7 @@ def _capped(e: GradientErrors) -> tuple[Float64Array, Float64Array, Float64Array
 
 def _dq(e: GradientErrors) -> Terms:
     """scale · dS k. The errors of D and lse are common to a row, so they add up coherently."""
-    scale, key = abs(e.st.head.scale), e.st.key
+    scale, key = abs(e.st.heads.scale), e.st.key
     ds, most, error, variance = _capped(e)
     magnitude, squared = np.abs(key), key**2
     value = scale * ds @ key
@@ -99,7 +101,7 @@ def _dq(e: GradientErrors) -> Terms:
         variance=scale**2 * (variance @ squared) + shared,
         squares=scale**2 * (ds**2 @ squared),
         value=value,
-        count=np.broadcast_to(e.seen.sum(1, keepdims=True), value.shape),
+        count=np.broadcast_to(e.seen.sum(-1, keepdims=True), value.shape),
     )
 
 
@@ -110,18 +112,18 @@ def _row_shared(e: GradientErrors, ds: Float64Array, slope: Float64Array) -> Flo
 
 def _dk(e: GradientErrors) -> Terms:
     """scale · dSᵀ q."""
-    scale, query = abs(e.st.head.scale), e.st.query
+    scale, query = abs(e.st.heads.scale), e.st.query
     ds, most, error, variance = _capped(e)
     variance = variance + _row_shared(e, ds, e.slope)
     magnitude, squared = np.abs(query), query**2
-    value = scale * ds.T @ query
+    value = scale * transposed(ds) @ query
     return Terms(
-        error=scale * (error.T @ magnitude),
-        absolute=scale * (most.T @ magnitude),
-        variance=scale**2 * (variance.T @ squared),
-        squares=scale**2 * ((ds**2).T @ squared),
+        error=scale * (transposed(error) @ magnitude),
+        absolute=scale * (transposed(most) @ magnitude),
+        variance=scale**2 * (transposed(variance) @ squared),
+        squares=scale**2 * (transposed(ds**2) @ squared),
         value=value,
-        count=np.broadcast_to(e.seen.sum(0)[:, None], value.shape),
+        count=np.broadcast_to(e.seen.sum(-2)[..., None], value.shape),
     )
 
 
@@ -129,24 +131,24 @@ def _dv(e: GradientErrors) -> Terms:
     """Pᵀ dout."""
     r, magnitude, squared = e.r, np.abs(e.dout), e.dout**2
     rounded = (r.probability**2 + 2 * r.operand**2) / 3
-    relative = e.weight_variance[:, e.keys] + e.row_variance + rounded
+    relative = e.weight_variance[..., e.keys] + e.row_variance + rounded
     lost = (2 * r.eta) ** 2 + r.probability_eta**2 / 3
     variance = e.weights**2 * relative + np.where(e.seen, lost, 0.0)
-    value = e.weights.T @ e.dout
+    value = transposed(e.weights) @ e.dout
     return Terms(
-        error=e.weight_bound[:, e.keys].T @ magnitude,
-        absolute=e.weights_most.T @ magnitude,
-        variance=variance.T @ squared,
-        squares=(e.weights**2).T @ squared,
+        error=transposed(e.weight_bound[..., e.keys]) @ magnitude,
+        absolute=transposed(e.weights_most) @ magnitude,
+        variance=transposed(variance) @ squared,
+        squares=transposed(e.weights**2) @ squared,
         value=value,
-        count=np.broadcast_to(e.seen.sum(0)[:, None], value.shape),
+        count=np.broadcast_to(e.seen.sum(-2)[..., None], value.shape),
     )
 
 
 def _add_bias(total: GradientSum, e: GradientErrors) -> None:
     """dS, summed over the axes over which the bias is broadcast."""
     shape = total.shares.shape
-    axes = tuple(axis for axis in (0, 1) if shape[2 + axis] == 1)
+    axes = tuple(axis for axis in (-2, -1) if shape[axis] == 1)
     terms = Terms(
         error=e.ds_bound,
         absolute=e.ds_most,
@@ -155,20 +157,16 @@ def _add_bias(total: GradientSum, e: GradientErrors) -> None:
         value=e.ds,
         count=e.seen.astype(np.float64),
     ).map(lambda field: field.sum(axes, keepdims=True))
-    batch, index = (where if size > 1 else 0 for where, size in zip(_place(e), shape, strict=False))
-    total.add((batch, index), terms)
-
-
-def _place(e: GradientErrors) -> tuple[int, int]:
-    return e.st.head.batch, e.st.head.index
+    heads = e.st.heads
+    total.add((heads.batch * (shape[0] > 1), heads.index * (shape[1] > 1)), terms)
 
 
 def _dsinks(e: GradientErrors) -> Terms:
     """sum over rows of P_sink (dlse - D)."""
-    weight, most, error = e.st.weights[:, -1:], e.st.upper[:, -1:], e.weight_bound[:, -1:]
+    weight, most, error = e.st.weights[..., -1:], e.st.upper[..., -1:], e.weight_bound[..., -1:]
     value = weight * e.common
     variance = weight**2 * e.delta_variance
-    variance = variance + value**2 * (e.weight_variance[:, -1:] + e.row_variance)
+    variance = variance + value**2 * (e.weight_variance[..., -1:] + e.row_variance)
     return Terms(
         error=error * e.common_most + (most + error) * e.common_error,
         absolute=most * e.common_most,
@@ -176,4 +174,4 @@ def _dsinks(e: GradientErrors) -> Terms:
         squares=value**2,
         value=value,
         count=np.ones_like(value),
-    ).map(np.sum)
+    ).map(lambda field: field.sum((-2, -1)))

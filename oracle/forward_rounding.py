@@ -31,9 +31,16 @@ from attnspec.oracle.score_rounding import (
     score_error,
     score_variance,
 )
-from attnspec.oracle.statistics import U64, HeadStatistics
+from attnspec.oracle.statistics import U64, Statistics
 
-__all__ = ["Forward", "forward", "forward_head", "output_flush", "weight_error", "weight_variance"]
+__all__ = [
+    "Forward",
+    "forward",
+    "forward_errors",
+    "output_flush",
+    "weight_error",
+    "weight_variance",
+]
 
 INFLATION = 1 + 2.0**-20
 """Covers the float64 rounding of the bounds themselves: sums of terms >= 0, below 2^-30."""
@@ -44,7 +51,7 @@ Bound = tuple[Float64Array, Float64Array]
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """The errors of one head's forward pass that the outputs and the gradients need.
+    """The errors of a forward pass that the outputs and the gradients need.
 
     score, exponent: bounds on the error of a score before, and of the exponent after, soft-cap,
     additions and the maximum; score_variance. (Nq, M) each.
@@ -60,23 +67,23 @@ class Forward:
 
 
 def forward(
-    problem: Problem, heads: Iterable[HeadStatistics], roundoffs: Roundoffs
+    problem: Problem, stacks: Iterable[Statistics], roundoffs: Roundoffs
 ) -> dict[str, Bound]:
     """(bound, sigma) of out and lse of the whole problem."""
     found = {
         name: (np.zeros(problem.shape_of(name)), np.zeros(problem.shape_of(name)))
         for name in ("out", "lse")
     }
-    for st in heads:
-        where = st.head.batch, st.head.index
-        errors = forward_head(st, roundoffs)
+    for st in stacks:
+        where = st.heads.batch, st.heads.index
+        errors = forward_errors(st, roundoffs)
         for name, pair in (("out", errors.out), ("lse", errors.lse)):
             found[name][0][where], found[name][1][where] = pair
     return found
 
 
-def forward_head(st: HeadStatistics, r: Roundoffs) -> Forward:
-    """All errors of one head's forward pass."""
+def forward_errors(st: Statistics, r: Roundoffs) -> Forward:
+    """All errors of the forward pass of a stack of heads."""
     score = score_error(st, r)
     exponent = exponent_error(st, r, score)
     variance = score_variance(st, r)
@@ -87,14 +94,14 @@ def forward_head(st: HeadStatistics, r: Roundoffs) -> Forward:
     out_sigma, lse_sigma = _sigmas(st, r, variance)
     overflow = overflowing_rows(st, r, exponent)
     out[overflow], lse[overflow] = np.inf, np.inf
-    no_value = ~st.head.visible.any(1)  # exactly 0
+    no_value = ~st.heads.visible.any(-1)  # exactly 0
     out[no_value], out_sigma[no_value] = 0.0, 0.0
-    nothing = st.count[:, 0] == 0  # exactly -inf
+    nothing = st.count[..., 0] == 0  # exactly -inf
     lse[nothing], lse_sigma[nothing] = 0.0, 0.0
     return Forward(score, exponent, variance, (out, out_sigma), (lse, lse_sigma), overflow)
 
 
-def weight_error(st: HeadStatistics, r: Roundoffs, log_factor: Float64Array) -> Float64Array:
+def weight_error(st: Statistics, r: Roundoffs, log_factor: Float64Array) -> Float64Array:
     """W_j >= A_j a_j: how far a weight may be off that is wrong by a factor e^±log_factor. (Nq, M)
 
     Besides, exp and the weight itself may be flushed to 0 below the accumulator's range.
@@ -110,12 +117,12 @@ def weight_error(st: HeadStatistics, r: Roundoffs, log_factor: Float64Array) -> 
 # -- output ------------------------------------------------------------------------------------
 
 
-def _rescales(st: HeadStatistics, r: Roundoffs) -> Float64Array:
+def _rescales(st: Statistics, r: Roundoffs) -> Float64Array:
     """How often a row's sums may be rescaled; each multiplies in one more exp. (Nq, 1)"""
     return np.ceil(st.count / r.tile)
 
 
-def _out_bound(st: HeadStatistics, r: Roundoffs, error: Float64Array) -> Float64Array:
+def _out_bound(st: Statistics, r: Roundoffs, error: Float64Array) -> Float64Array:
     """The bound on out before its last rounding. (Nq, Dv)"""
     moved, mass, deviation, output, usable = _perturbed(st, error)
     # Numerator: a product, additions, a multiplication and an addition a rescale, the division.
@@ -132,16 +139,16 @@ def _out_bound(st: HeadStatistics, r: Roundoffs, error: Float64Array) -> Float64
 
 
 def _perturbed(
-    st: HeadStatistics, error: Float64Array
+    st: Statistics, error: Float64Array
 ) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array, BoolArray]:
     """What wrong weights do: how far the mean moves, sum w |v|, the deviation of v under w, |o|.
 
     (Nq, Dv) each, and the rows in which that follows from first principles, (Nq,). In the others
     the weights may be anything: a weighted mean never leaves the hull of the values it sees.
     """
-    dv = st.value.shape[1]
-    relative = error.sum(1, keepdims=True)
-    second, first, absolute = np.split(error @ st.moments, [dv, 2 * dv], axis=1)
+    dv = st.value.shape[-1]
+    relative = error.sum(-1, keepdims=True)
+    second, first, absolute = np.split(error @ st.moments, [dv, 2 * dv], axis=-1)
     # sum W (v - o)² by its moments; what cancels in float64 is added back.
     raw = second - 2 * st.mean * first + relative * st.mean**2
     guard = growth(st.count + 10, 4 * U64) * (second + relative * st.mean**2)
@@ -152,7 +159,7 @@ def _perturbed(
     keep = np.maximum(1 - relative, 0.5)
     moved, mass = moved / keep, (st.absolute_mean + absolute) / keep
     deviation = np.sqrt((st.variance + spread**2) / keep)
-    usable = st.usable & (relative[:, 0] < 0.5)
+    usable = st.usable & (relative[..., 0] < 0.5)
     if not usable.all():
         bad = ~usable
         hull, most = st.value_range
@@ -166,21 +173,21 @@ def _perturbed(
 
 
 def _underflow(
-    st: HeadStatistics, r: Roundoffs, error: Float64Array, usable: BoolArray
+    st: Statistics, r: Roundoffs, error: Float64Array, usable: BoolArray
 ) -> Float64Array:
     """Absolute errors: products and inputs below the accumulator's range, P below storage's."""
     lost = 2 * r.eta * (st.count + 2 * _rescales(st, r) + 6) + output_flush(r)
     if not r.probability:
         return np.broadcast_to(lost, st.mean.shape)
     if r.storage.name != "float16":
-        return np.asarray(lost + r.probability_eta * st.count * np.abs(st.value).max(0, initial=0))
+        return np.asarray(lost + r.probability_eta * st.count * st.largest_value)
     small = _small_weights(st, r, error)
     small[~usable] = st.visible[~usable]
     share = 1.0 if r.normalised else 1 / st.row_sum_low
     return lost + 2 * r.probability_eta * share * (small @ np.abs(st.value))
 
 
-def _small_weights(st: HeadStatistics, r: Roundoffs, error: Float64Array) -> Float64Array:
+def _small_weights(st: Statistics, r: Roundoffs, error: Float64Array) -> Float64Array:
     """1.0 for the weights that the kernel may round as subnormal numbers of the storage format.
 
     The computed weight is at least A - W, and at least A / 2 where W <= A / 2.
@@ -196,9 +203,9 @@ def output_flush(r: Roundoffs) -> float:
     return 0.0 if r.storage.name == "float16" else flush(r.storage)
 
 
-def _sum_overflows(st: HeadStatistics, r: Roundoffs, mass: Float64Array) -> BoolArray:
+def _sum_overflows(st: Statistics, r: Roundoffs, mass: Float64Array) -> BoolArray:
     """Where sum p |v|, with the largest p = 1 (or the sum of p = 1), exceeds the accumulator."""
-    size = 1.0 if r.normalised else np.where(st.usable[:, None], st.row_sum, st.count)
+    size = 1.0 if r.normalised else np.where(st.usable[..., None], st.row_sum, st.count)
     holds = r.accumulate.largest
     return (mass * size * 2 >= holds) | (size * 2 >= holds) | np.isnan(mass)
 
@@ -207,7 +214,7 @@ def _sum_overflows(st: HeadStatistics, r: Roundoffs, mass: Float64Array) -> Bool
 
 
 def _lse_bound(
-    st: HeadStatistics, r: Roundoffs, error: Float64Array, log_factor: Float64Array
+    st: Statistics, r: Roundoffs, error: Float64Array, log_factor: Float64Array
 ) -> Float64Array:
     """The bound on lse before its last rounding. (Nq,)
 
@@ -215,20 +222,20 @@ def _lse_bound(
     -log sum A e^-g <= sum A g <= r, and a flushed share y <= 1/2 costs y + y². Or: lse moves by
     no more than the largest error of a score, of keys that are not vanishing.
     """
-    relative = error.sum(1)
+    relative = error.sum(-1)
     alive = st.visible & (st.below + log_factor > -60)
-    count = st.count[:, 0]
-    largest = np.where(alive, log_factor, 0.0).max(1, initial=0) + count * (
+    count = st.count[..., 0]
+    largest = np.where(alive, log_factor, 0.0).max(-1, initial=0) + count * (
         np.exp(-60.0) + 4 * r.eta
     )
     core = np.where(st.usable & (relative < 0.5), relative * (1 + relative), np.inf)
     core = np.minimum(core, largest)
     # The sum's roundings multiply it by k factors (1 + d): their log is at most -k log(1 - u).
-    core = core - (count + 2 * _rescales(st, r)[:, 0] + 2) * np.log1p(-r.unit)
-    shift = np.where(alive, log_factor, 0.0).max(1, initial=0)
+    core = core - (count + 2 * _rescales(st, r)[..., 0] + 2) * np.log1p(-r.unit)
+    shift = np.where(alive, log_factor, 0.0).max(-1, initial=0)
     # m scaled and added, the sum converted from base 2: three roundings each; log l.
-    last = growth(3, r.unit) * (np.abs(st.lse) + np.abs(st.row_max[:, 0]) + 2 * shift + core)
-    last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[:, 0], 1)) + core)
+    last = growth(3, r.unit) * (np.abs(st.lse) + np.abs(st.row_max[..., 0]) + 2 * shift + core)
+    last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1)) + core)
     flushed = 0.0 if r.lse.name == "float16" else flush(r.lse)
     return np.asarray((core + last + flushed) * INFLATION)
 
@@ -237,7 +244,7 @@ def _lse_bound(
 
 
 def _sigmas(
-    st: HeadStatistics, r: Roundoffs, variance: Float64Array
+    st: Statistics, r: Roundoffs, variance: Float64Array
 ) -> tuple[Float64Array, Float64Array]:
     """Predicted standard deviations of out and lse before their last rounding."""
     third = r.unit**2 / 3
@@ -245,9 +252,9 @@ def _sigmas(
     # The maximum of random keys changes about log T times in T tiles.
     exps = (1 + np.log1p(rescales)) * r.exp**2 / 3
     squared = st.weights**2 * (weight_variance(variance) + exps)
-    dv = st.value.shape[1]
-    total = squared.sum(1, keepdims=True)
-    second, first, _ = np.split(squared @ st.moments, [dv, 2 * dv], axis=1)
+    dv = st.value.shape[-1]
+    total = squared.sum(-1, keepdims=True)
+    second, first, _ = np.split(squared @ st.moments, [dv, 2 * dv], axis=-1)
     centred = np.maximum(second - 2 * st.mean * first + total * st.mean**2, 0)
     rounded = (r.probability**2 + 2 * r.operand**2) / 3
     mean2 = st.mean**2
@@ -256,16 +263,16 @@ def _sigmas(
     out = out + third * (st.count + 8 * rescales + 4) * mean2
     lost_output, lost_weight = _stagnation(st, r)
     out = out + lost_output**2 + (lost_weight * st.mean) ** 2
-    out = out + (2 * r.eta) ** 2 * (st.count + 6) * (1 + np.abs(st.value).max(0, initial=0)) ** 2
+    out = out + (2 * r.eta) ** 2 * (st.count + 6) * (1 + st.largest_value) ** 2
     out = out + output_flush(r) ** 2
     if r.probability and r.storage.name == "float16":
         share = r.probability_eta * (1.0 if r.normalised else 1 / np.maximum(st.row_sum, 1))
         out = out + share**2 / 3 * (_small_weights(st, r, np.zeros(())) @ (st.value**2))
     # lse moves with a dominant score by the score's error, not by e to it.
-    lse = np.minimum(squared, variance + exps).sum(1, keepdims=True)
-    core = np.sqrt(lse + third * (st.count + 8 * rescales) + lost_weight**2)[:, 0]
-    last = r.unit * (2 * np.abs(st.lse) + 2 * np.abs(st.row_max[:, 0]))
-    last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[:, 0], 1)))
+    lse = np.minimum(squared, variance + exps).sum(-1, keepdims=True)
+    core = np.sqrt(lse + third * (st.count + 8 * rescales) + lost_weight**2)[..., 0]
+    last = r.unit * (2 * np.abs(st.lse) + 2 * np.abs(st.row_max[..., 0]))
+    last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1)))
     return np.sqrt(out), core + last / LAMBDA
 
 
@@ -278,7 +285,7 @@ def weight_variance(variance: Float64Array) -> Float64Array:
     return np.asarray((np.expm1(np.minimum(LAMBDA * np.sqrt(variance), 50.0)) / LAMBDA) ** 2)
 
 
-def _stagnation(st: HeadStatistics, r: Roundoffs) -> tuple[Float64Array, Float64Array]:
+def _stagnation(st: Statistics, r: Roundoffs) -> tuple[Float64Array, Float64Array]:
     """What strictly sequential sums may lose coherently, of sum A v and of sum A. (Nq, ·)
 
     Adding a < u S to a sum S returns S: the error is -a every time, not a random rounding, so a
@@ -292,9 +299,11 @@ def _stagnation(st: HeadStatistics, r: Roundoffs) -> tuple[Float64Array, Float64
     hard bound alone.
     """
     coherent = np.where(st.weights < STAGNATION * r.unit, np.minimum(st.weights, r.unit), 0.0)
-    lost = coherent.sum(1, keepdims=True)
-    if not (lost > r.unit).any():
+    lost = coherent.sum(-1, keepdims=True)
+    some = (lost > r.unit).any(-2, keepdims=True)  # heads
+    if not some.any():
         return np.zeros_like(st.mean), np.zeros_like(lost)
     # The sums shrink by up to this share; from a half on, first order says nothing.
     left = np.where(lost < 0.5, 1 - lost, np.nan)
-    return (coherent @ st.value) / left, lost / left
+    lost_output, lost_weight = (coherent @ st.value) / left, lost / left
+    return np.where(some, lost_output, 0.0), np.where(some, lost_weight, 0.0)

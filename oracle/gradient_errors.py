@@ -18,54 +18,55 @@ import numpy as np
 
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.forward_rounding import Forward, weight_error, weight_variance
+from attnspec.oracle.heads import transposed
 from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.roundoffs import Roundoffs, flush, growth
-from attnspec.oracle.statistics import U64, HeadStatistics
+from attnspec.oracle.statistics import U64, Statistics
 
 __all__ = ["GradientErrors"]
 
 
 @dataclass(frozen=True, eq=False)
 class GradientErrors:
-    """Bounds and variances for one head. The sink is the last of M keys where there is one."""
+    """Bounds and variances of a stack of heads. The sink, if any, is the last of M keys."""
 
-    st: HeadStatistics
+    st: Statistics
     r: Roundoffs
     forward: Forward
 
-    # -- what the head holds -----------------------------------------------------------------------
+    # -- what the heads hold ----------------------------------------------------------------------
 
     @cached_property
     def keys(self) -> slice:
         """The real keys among M."""
-        return slice(0, self.st.key.shape[0])
+        return slice(0, self.st.key.shape[-2])
 
     @cached_property
     def seen(self) -> BoolArray:
         """(Nq, Nk)."""
-        return self.st.visible[:, self.keys]
+        return self.st.visible[..., self.keys]
 
     @cached_property
     def weights(self) -> Float64Array:
         """P: (Nq, Nk)."""
-        return self.st.weights[:, self.keys]
+        return self.st.weights[..., self.keys]
 
     @cached_property
     def weights_most(self) -> Float64Array:
         """(Nq, Nk)."""
-        return self.st.upper[:, self.keys]
+        return self.st.upper[..., self.keys]
 
     @cached_property
     def dout(self) -> Float64Array:
         """(Nq, Dv); 0 where the problem has none."""
-        dout = self.st.head.dout
+        dout = self.st.heads.dout
         return np.zeros_like(self.st.mean) if dout is None else dout
 
     @cached_property
     def dlse(self) -> Float64Array:
         """(Nq, 1); 0 where the problem has none."""
-        dlse = self.st.head.dlse
-        return (np.zeros(self.st.lse.shape) if dlse is None else dlse)[:, None]
+        dlse = self.st.heads.dlse
+        return (np.zeros(self.st.lse.shape) if dlse is None else dlse)[..., None]
 
     # -- P -----------------------------------------------------------------------------------------
 
@@ -78,8 +79,8 @@ class GradientErrors:
         and the division's.
         """
         st, r = self.st, self.r
-        lse = self.forward.lse[0][:, None]
-        stored = lse + r.lse.unit_roundoff * (np.abs(st.lse)[:, None] + lse) + flush(r.lse)
+        lse = self.forward.lse[0][..., None]
+        stored = lse + r.lse.unit_roundoff * (np.abs(st.lse)[..., None] + lse) + flush(r.lse)
         apart = growth(2, r.unit) * (np.log(np.maximum(st.row_sum, 1)) + stored)
         factor = self.forward.exponent + stored + apart
         error = weight_error(st, r, factor - np.log1p(-r.exp) - 2 * np.log1p(-r.unit))
@@ -92,25 +93,25 @@ class GradientErrors:
     @cached_property
     def dp(self) -> Float64Array:
         """dout vᵀ: (Nq, Nk)."""
-        return np.where(self.seen, self.dout @ self.st.value[self.keys].T, 0.0)
+        return np.where(self.seen, self.dout @ transposed(self.st.value[..., self.keys, :]), 0.0)
 
     @cached_property
     def dp_terms(self) -> Float64Array:
         """|dout| |v|ᵀ: (Nq, Nk)."""
-        terms = np.abs(self.dout) @ np.abs(self.st.value[self.keys]).T
+        terms = np.abs(self.dout) @ transposed(np.abs(self.st.value[..., self.keys, :]))
         return np.where(self.seen, terms, 0.0)
 
     @cached_property
     def dp_most(self) -> Float64Array:
         """(Nq, Nk)."""
-        return np.abs(self.dp) + growth(self.dout.shape[1] + 2, U64) * self.dp_terms
+        return np.abs(self.dp) + growth(self.dout.shape[-1] + 2, U64) * self.dp_terms
 
     @cached_property
     def dp_error(self) -> Float64Array:
         """A dot product over Dv, its underflow, and its rounding where stored. (Nq, Nk)"""
-        r, size, value = self.r, self.dout.shape[1], self.st.value[self.keys]
+        r, size, value = self.r, self.dout.shape[-1], self.st.value[..., self.keys, :]
         grown = (1 + growth(size + 1, r.unit)) * (1 + growth(2, r.operand)) - 1
-        inputs = np.abs(self.dout).sum(1)[:, None] + np.abs(value).sum(1)[None, :]
+        inputs = np.abs(self.dout).sum(-1)[..., None] + np.abs(value).sum(-1)[..., None, :]
         error = grown * self.dp_terms + 2 * r.eta * (size + 1 + inputs)
         stored = np.maximum(r.score * (self.dp_most + error), r.score_eta)
         return np.asarray(error + stored)
@@ -118,26 +119,26 @@ class GradientErrors:
     @cached_property
     def delta(self) -> Float64Array:
         """D = sum_c dout · out: (Nq, 1)."""
-        return np.asarray((self.dout * self.st.mean).sum(1, keepdims=True))
+        return np.asarray((self.dout * self.st.mean).sum(-1, keepdims=True))
 
     @cached_property
     def delta_most(self) -> Float64Array:
         """(Nq, 1)."""
-        lost = self.st.mean_error + growth(self.dout.shape[1] + 4, U64) * np.abs(self.st.mean)
-        return np.asarray(np.abs(self.delta) + (np.abs(self.dout) * lost).sum(1, keepdims=True))
+        lost = self.st.mean_error + growth(self.dout.shape[-1] + 4, U64) * np.abs(self.st.mean)
+        return np.asarray(np.abs(self.delta) + (np.abs(self.dout) * lost).sum(-1, keepdims=True))
 
     @cached_property
     def delta_error(self) -> Float64Array:
         """|D̂ - D|, the larger of the two ways to compute it. (Nq, 1)"""
-        st, r, size = self.st, self.r, self.dout.shape[1]
+        st, r, size = self.st, self.r, self.dout.shape[-1]
         most, error = st.absolute_output, self.forward.out[0]
         error = error + r.output * (most + error) + flush(r.storage)
         chain = growth(size + 1, r.unit)
         terms = np.abs(self.dout) * (error + chain * (most + error))
-        from_output = terms.sum(1, keepdims=True)
-        p, dp, e = self.weight[:, self.keys], self.dp_most, self.dp_error
+        from_output = terms.sum(-1, keepdims=True)
+        p, dp, e = self.weight[..., self.keys], self.dp_most, self.dp_error
         terms = p * dp + (self.weights_most + p) * (e + growth(st.count + 2, r.unit) * (dp + e))
-        from_weights = np.where(self.seen, terms, 0.0).sum(1, keepdims=True)
+        from_weights = np.where(self.seen, terms, 0.0).sum(-1, keepdims=True)
         lost = 2 * r.eta * (size + st.count + 1)
         return np.asarray(np.maximum(from_output, from_weights) + lost)
 
@@ -186,7 +187,7 @@ class GradientErrors:
     @cached_property
     def ds_error(self) -> Float64Array:
         """|dŜ - dS|, rounded as it enters dq and dk. (Nq, Nk)"""
-        r, p, (most, error) = self.r, self.weight[:, self.keys], self._inner
+        r, p, (most, error) = self.r, self.weight[..., self.keys], self._inner
         found = p * most + (self.weights_most + p) * error
         rounded = (1 + growth(2, r.unit)) * (1 + r.probability) * (1 + r.operand) ** 2
         rounded = rounded * (1 + growth(r.score_roundings + 1, r.score)) - 1
@@ -200,13 +201,13 @@ class GradientErrors:
         holds = r.accumulate.largest
         stored = r.storage.largest if r.probability or r.score else holds
         bad = forward.overflow | ~st.usable
-        bad |= 2 * self.dp_terms.max(1, initial=0) >= (stored if r.score else holds)
-        largest = (self.ds_most + self.ds_error).max(1, initial=0)
+        bad |= 2 * self.dp_terms.max(-1, initial=0) >= (stored if r.score else holds)
+        largest = (self.ds_most + self.ds_error).max(-1, initial=0)
         bad |= ~(largest < stored)  # NaN counts as unknown
-        output = (st.absolute_output + forward.out[0]).max(1, initial=0)
+        output = (st.absolute_output + forward.out[0]).max(-1, initial=0)
         bad |= ~(output < r.storage.largest * (1 - r.output))
         bad |= ~(np.abs(st.lse) + forward.lse[0] < r.lse.largest * (1 - r.lse.unit_roundoff))
-        return np.asarray((bad & (st.count[:, 0] > 0))[:, None])
+        return np.asarray((bad & (st.count[..., 0] > 0))[..., None])
 
     @cached_property
     def weight_bound(self) -> Float64Array:
@@ -223,7 +224,7 @@ class GradientErrors:
     @cached_property
     def slope(self) -> Float64Array:
         """1 - tanh²; 1 without soft-cap. (Nq, Nk)"""
-        return self.st.slope[:, self.keys]
+        return self.st.slope[..., self.keys]
 
     @cached_property
     def _slope_own(self) -> float:
@@ -235,10 +236,10 @@ class GradientErrors:
         """|d(1 - tanh²)/dx| = 2 |tanh| (1 - tanh²) <= min(0.77, 2 (1 - tanh²)), taken at the
         steepest point within reach (mean value theorem). (Nq, Nk)
         """
-        cap, score = self.st.head.softcap, self.forward.score[:, self.keys]
+        cap, score = self.st.heads.softcap, self.forward.score[..., self.keys]
         if cap is None:
             return np.zeros_like(self.slope)
-        nearest = np.maximum(np.abs(self.st.score[:, self.keys]) - score, 0) / cap
+        nearest = np.maximum(np.abs(self.st.score[..., self.keys]) - score, 0) / cap
         steepest = np.minimum(0.77, 2 * (1 - np.tanh(nearest) ** 2) + 2.0**-43)
         return np.where(self.seen, steepest * score / cap + self._slope_own, 0.0)
 
@@ -252,29 +253,29 @@ class GradientErrors:
     @cached_property
     def row_variance(self) -> Float64Array:
         """Of P, relative, from the lse: common to a row. (Nq, 1)"""
-        lse = np.where(self.st.count[:, 0] > 0, self.st.lse, 0.0)
+        lse = np.where(self.st.count[..., 0] > 0, self.st.lse, 0.0)
         stored = self.r.lse.unit_roundoff**2 / 3 * lse**2
-        return (self.forward.lse[1] ** 2 + stored)[:, None]
+        return (self.forward.lse[1] ** 2 + stored)[..., None]
 
     @cached_property
     def delta_variance(self) -> Float64Array:
         """Of D: common to a row. (Nq, 1)"""
         mean2, dout2 = self.st.mean**2, self.dout**2
-        third = self.r.unit**2 / 3 * self.dout.shape[1]
+        third = self.r.unit**2 / 3 * self.dout.shape[-1]
         output = self.forward.out[1] ** 2 + (self.r.output**2 / 3 + third) * mean2
-        return np.asarray((dout2 * output).sum(1, keepdims=True) + third * self.delta**2)
+        return np.asarray((dout2 * output).sum(-1, keepdims=True) + third * self.delta**2)
 
     @cached_property
     def ds_variance(self) -> Float64Array:
         """Without what the row shares (lse and D). (Nq, Nk)"""
-        r, third, size = self.r, self.r.unit**2 / 3, self.dout.shape[1]
+        r, third, size = self.r, self.r.unit**2 / 3, self.dout.shape[-1]
         dp = (third * size + 2 * r.operand**2 / 3) * (
-            self.dout**2 @ (self.st.value[self.keys] ** 2).T
+            self.dout**2 @ transposed(self.st.value[..., self.keys, :] ** 2)
         )
         dp = dp + (third * (size + 1) + r.score**2 / 3) * self.dp**2
         inner = dp + third * (self.delta**2 + self.dlse**2)
         stored = r.probability**2 + (r.score_roundings + 1) * r.score**2 + 2 * r.operand**2
-        relative = self.weight_variance[:, self.keys] + stored / 3 + 3 * third
+        relative = self.weight_variance[..., self.keys] + stored / 3 + 3 * third
         found = self.ds**2 * relative + self.weights**2 * inner + self.ds_underflow**2
         return np.where(self.seen, found, 0.0)
 
@@ -283,8 +284,8 @@ class GradientErrors:
         """(2 tanh (1 - tanh²) / cap)² times the variance before the cap; the latter times
         (1 - tanh²)² is the one behind it. (Nq, Nk)
         """
-        cap = self.st.head.softcap
+        cap = self.st.heads.softcap
         if cap is None:
             return np.zeros_like(self.slope)
-        variance = self.forward.score_variance[:, self.keys] * (1 - self.slope)
+        variance = self.forward.score_variance[..., self.keys] * (1 - self.slope)
         return np.where(self.seen, (2 / cap) ** 2 * variance + self._slope_own**2 / 3, 0.0)

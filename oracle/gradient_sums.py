@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnspec.oracle.formats import Float64Array, Format
+from attnspec.oracle.heads import IntArray, disjoint
 from attnspec.oracle.roundoffs import Roundoffs, flush, growth
 
 __all__ = ["GradientSum", "Terms"]
@@ -16,7 +17,7 @@ __all__ = ["GradientSum", "Terms"]
 
 @dataclass(frozen=True, eq=False)
 class Terms:
-    """One head's share of a gradient, all of the gradient's shape (or that of its slice).
+    """The shares of H heads in a gradient, (H, …) behind which the shape is that of a slice of it.
 
     error, absolute: sum of bounds on the terms' errors, and of the terms' magnitudes.
     variance, squares: sum of the terms' variances, and of their squares.
@@ -49,13 +50,16 @@ class GradientSum:
         self.total = Terms(*(np.zeros(shape) for _ in fields(Terms)))
         self.shares, self.shares_squared, self.heads = np.zeros(shape), np.zeros(shape), 0
 
-    def add(self, where: tuple[int, ...], terms: Terms) -> None:
-        """Add one head's share to the slice `where`."""
-        for field in fields(Terms):
-            getattr(self.total, field.name)[where] += getattr(terms, field.name)
-        self.shares[where] += np.abs(terms.value)
-        self.shares_squared[where] += terms.value**2
-        self.heads += 1
+    def add(self, places: tuple[IntArray, ...], terms: Terms) -> None:
+        """Add the share of each of H heads to the slice at its place; coordinates (H,) each."""
+        for some in disjoint(*places):
+            where = tuple(place[some] for place in places)
+            value = terms.value[some]
+            for field in fields(Terms):
+                getattr(self.total, field.name)[where] += getattr(terms, field.name)[some]
+            self.shares[where] += np.abs(value)
+            self.shares_squared[where] += value**2
+            self.heads += len(some)
 
     def result(
         self, r: Roundoffs, *, scale: float = 1.0, flushed: float = 0.0

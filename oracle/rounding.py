@@ -13,7 +13,7 @@ from attnspec.oracle.formats import FORMATS, Float64Array, Format, format_of
 from attnspec.oracle.forward_rounding import forward
 from attnspec.oracle.problem import OUTPUTS, Problem, ProblemError
 from attnspec.oracle.roundoffs import LAMBDA, Roundoffs, flush, operand_roundoff
-from attnspec.oracle.statistics import HeadStatistics, head_statistics, statistics
+from attnspec.oracle.statistics import Statistics, each_statistics, statistics
 
 __all__ = [
     "APPROXIMATE_EXP",
@@ -143,23 +143,23 @@ def tolerance(
     *,
     arithmetic: Arithmetic,
     want: Sequence[str] = ("out",),
-    statistics: Sequence[HeadStatistics] | None = None,
+    statistics: Sequence[Statistics] | None = None,
 ) -> dict[str, Tolerance]:
     """The tolerance of each wanted output (a name of `OUTPUTS`) under the declared arithmetic.
 
     `statistics`, from `statistics(problem)`, saves their computation where several arithmetics
-    are asked about one problem; without it they live one head at a time. Slots that hold NaN or
-    infinity count as 0: their rows are judged by what they are, not by how far they lie.
+    are asked about one problem; without it they live one stack of heads at a time. Slots that hold
+    NaN or infinity count as 0: their rows are judged by what they are, not by how far they lie.
     Raises `ProblemError` for an unknown output or gradients without a cotangent.
     """
     _check(problem, want)
     roundoffs = arithmetic.resolve(problem.dtype_name)
-    heads = map(head_statistics, problem.heads()) if statistics is None else iter(statistics)
+    stacks = each_statistics(problem) if statistics is None else iter(statistics)
     with np.errstate(all="ignore"):  # overflow and inf - inf end as inf, below
         if any(name.startswith("d") for name in want):
-            found = backward(problem, heads, roundoffs)
+            found = backward(problem, stacks, roundoffs)
         else:
-            found = forward(problem, heads, roundoffs)
+            found = forward(problem, stacks, roundoffs)
         return {
             name: Tolerance(
                 _known(found[name][0]), _known(found[name][1]), _format(problem, name, roundoffs)

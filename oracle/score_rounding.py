@@ -11,9 +11,10 @@ from __future__ import annotations
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
+from attnspec.oracle.heads import transposed
 from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.roundoffs import Roundoffs, growth
-from attnspec.oracle.statistics import HeadStatistics
+from attnspec.oracle.statistics import Statistics
 
 __all__ = ["exponent_error", "overflowing_rows", "score_error", "score_variance"]
 
@@ -21,9 +22,9 @@ VANISHING = -700.0
 """A key so far below the maximum weighs less than e^-700, whatever its score's error."""
 
 
-def score_error(st: HeadStatistics, r: Roundoffs) -> Float64Array:
+def score_error(st: Statistics, r: Roundoffs) -> Float64Array:
     """|ŝ - s|, s scaled and not yet capped. (Nq, M)"""
-    head, size = st.head, st.query.shape[1]
+    heads, size = st.heads, st.query.shape[-1]
     # Each product passes one rounding, at most D additions, and two more where q and k are
     # pre-scaled; operands rounded to a coarser format contribute (1 + u)² - 1.
     products = (1 + growth(size + 2, r.unit)) * (1 + growth(2, r.operand)) - 1
@@ -31,23 +32,22 @@ def score_error(st: HeadStatistics, r: Roundoffs) -> Float64Array:
     magnitude = np.abs(st.score)
     # scale, log2 e and their product as constants, the multiplication, the division by the cap.
     error = error + growth(5, r.unit) * (magnitude + error)
-    stored = r.score_roundings + (head.softcap is not None)
+    stored = r.score_roundings + (heads.softcap is not None)
     error = error + growth(stored, r.score) * (magnitude + error)
-    error = error + stored * max(1.0, abs(head.scale)) * r.score_eta
-    if head.sink is not None:
-        error[:, -1] = 0.0
+    error = error + stored * max(1.0, abs(heads.scale)) * r.score_eta
+    if heads.sink is not None:
+        error[..., -1] = 0.0
     return np.where(st.visible, error, 0.0)
 
 
-def _underflow(st: HeadStatistics, r: Roundoffs) -> Float64Array:
+def _underflow(st: Statistics, r: Roundoffs) -> Float64Array:
     """Products, and flushed inputs, below the accumulator's normal range. (Nq, M)"""
-    keys = np.abs(st.key).sum(1)
-    keys = np.pad(keys, (0, st.visible.shape[1] - keys.shape[0]))
-    lost = np.abs(st.query).sum(1)[:, None] + keys[None, :] + st.query.shape[1] + 1
-    return np.asarray(2 * r.eta * max(1.0, abs(st.head.scale)) * lost)
+    keys = st.masked(np.abs(st.key).sum(-1)[..., None, :])
+    lost = np.abs(st.query).sum(-1, keepdims=True) + keys + st.query.shape[-1] + 1
+    return np.asarray(2 * r.eta * max(1.0, abs(st.heads.scale)) * lost)
 
 
-def exponent_error(st: HeadStatistics, r: Roundoffs, score: Float64Array) -> Float64Array:
+def exponent_error(st: Statistics, r: Roundoffs, score: Float64Array) -> Float64Array:
     """The error of the exponent, up to a shift common to the row. (Nq, M)
 
     m times log2 e is rounded for the tile's maximum, which lies between s_j and m, and a split
@@ -57,23 +57,23 @@ def exponent_error(st: HeadStatistics, r: Roundoffs, score: Float64Array) -> Flo
     highest; below, by the error of the largest score.
     """
     error = _capped_error(st, r, score)
-    at_max = np.where(st.visible & (st.below == 0), error, 0.0).max(1, keepdims=True, initial=0)
-    reach = np.where(st.visible, st.below + error, 0.0).max(1, keepdims=True, initial=0)
+    at_max = np.where(st.visible & (st.below == 0), error, 0.0).max(-1, keepdims=True, initial=0)
+    reach = np.where(st.visible, st.below + error, 0.0).max(-1, keepdims=True, initial=0)
     shift = np.maximum(at_max, reach)
     anchor = np.maximum(np.abs(st.total), np.abs(st.row_max))
     moved = 2 * (anchor + np.abs(st.below)) + 4 * (shift + error) + np.log1p(st.count)
     return np.where(st.visible, error + growth(1, r.unit) * moved, 0.0)
 
 
-def _capped_error(st: HeadStatistics, r: Roundoffs, score: Float64Array) -> Float64Array:
+def _capped_error(st: Statistics, r: Roundoffs, score: Float64Array) -> Float64Array:
     """The error of the score after soft-cap, bias and ALiBi. (Nq, M)"""
-    head, error = st.head, score
-    if head.softcap is not None:
+    heads, error = st.heads, score
+    if heads.softcap is not None:
         # Mean value theorem: tanh' decreases away from 0. tanh's own error is absolute, since it
         # is often computed from exp, as 1 - 2 / (e^2x + 1).
-        nearest = np.maximum(np.abs(st.score) - score, 0) / head.softcap
+        nearest = np.maximum(np.abs(st.score) - score, 0) / heads.softcap
         steepest = 1 - np.tanh(nearest) ** 2 + 2.0**-44
-        error = steepest * score + head.softcap * r.exp
+        error = steepest * score + heads.softcap * r.exp
     # Each part: up to 5 multiplicative roundings (conversion of slope and distance, product,
     # log2 e and its product) and the two additions; stored after each step where scores are.
     error = error + growth(7, r.unit) * (st.parts + error)
@@ -82,27 +82,24 @@ def _capped_error(st: HeadStatistics, r: Roundoffs, score: Float64Array) -> Floa
     return np.where(st.visible, error, 0.0)
 
 
-def _later_steps(st: HeadStatistics) -> int:
+def _later_steps(st: Statistics) -> int:
     """Steps after scaling that an eager kernel stores: tanh, times cap, slope · distance, sums."""
-    head = st.head
-    alibi = 2 * (head.slope is not None)
-    return (
-        2 * (head.softcap is not None) + (head.bias is not None) + alibi + (head.sink is not None)
-    )
+    softcap, alibi = st.heads.softcap is not None, st.heads.slope is not None
+    return 2 * softcap + 2 * alibi + (st.heads.bias is not None) + (st.heads.sink is not None)
 
 
-def score_variance(st: HeadStatistics, r: Roundoffs) -> Float64Array:
+def score_variance(st: Statistics, r: Roundoffs) -> Float64Array:
     """Independent uniform roundings; partial sums in the worst order, sqrt(s² + sum of squares).
 
     Without the terms that the whole row shares: they cancel in the softmax. (Nq, M)
     """
-    head, third = st.head, r.unit**2 / 3
-    size, squared = st.query.shape[1], st.score**2
+    heads, third = st.heads, r.unit**2 / 3
+    size, squared = st.query.shape[-1], st.score**2
     variance = third * (size * (st.squared_products + squared) + 4 * squared)
     variance = variance + 2 * r.operand**2 / 3 * st.squared_products
     variance = variance + r.score_roundings * (r.score**2 * squared + r.score_eta**2) / 3
-    if head.softcap is not None:
-        variance = variance * st.slope**2 + (head.softcap * r.exp) ** 2 / 3
+    if heads.softcap is not None:
+        variance = variance * st.slope**2 + (heads.softcap * r.exp) ** 2 / 3
     stored = _later_steps(st)
     if stored:
         variance = variance + (7 * third + stored * r.score**2 / 3) * st.parts**2
@@ -110,20 +107,20 @@ def score_variance(st: HeadStatistics, r: Roundoffs) -> Float64Array:
     return np.where(st.visible, variance, 0.0)
 
 
-def overflowing_rows(st: HeadStatistics, r: Roundoffs, exponent: Float64Array) -> BoolArray:
+def overflowing_rows(st: Statistics, r: Roundoffs, exponent: Float64Array) -> BoolArray:
     """Rows in which a score, before or after scaling, may exceed what its format holds. (Nq,)
 
     A score far below the row's maximum may overflow to -inf: its weight is 0 either way. The
     factor 2 is for log2 e.
     """
-    scale = abs(st.head.scale)
-    unscaled = st.masked(np.abs(st.query) @ np.abs(st.key).T)
-    partial = np.maximum(unscaled, st.products) * (1 + growth(st.query.shape[1] + 8, r.unit))
+    scale = abs(st.heads.scale)
+    unscaled = st.masked(np.abs(st.query) @ transposed(np.abs(st.key)))
+    partial = np.maximum(unscaled, st.products) * (1 + growth(st.query.shape[-1] + 8, r.unit))
     alive = st.visible & (st.below + exponent > VANISHING)
     final = np.where(alive, st.parts + exponent, 0.0)
-    worst = 2 * np.maximum(partial, final).max(1, initial=0)
+    worst = 2 * np.maximum(partial, final).max(-1, initial=0)
     holds = min(r.accumulate.largest, r.storage.largest if r.score else np.inf)
-    scaled = np.abs(st.query).max(1, initial=0) * max(1.0, scale)
-    keys = np.abs(st.key).max(initial=0) * max(1.0, np.sqrt(scale))
+    scaled = np.abs(st.query).max(-1, initial=0) * max(1.0, scale)
+    keys = np.abs(st.key).max((-2, -1), initial=0)[..., None] * max(1.0, np.sqrt(scale))
     large = (worst >= holds) | (scaled >= holds) | (keys >= holds) | np.isnan(worst)
-    return np.asarray(st.visible.any(1) & large)
+    return np.asarray(st.visible.any(-1) & large)
