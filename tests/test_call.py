@@ -259,7 +259,9 @@ def test_not_implemented_is_a_refusal() -> None:
 # -- how a kernel fails --------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("error", [ValueError("one\ntwo"), SystemExit(3), MemoryError()])
+@pytest.mark.parametrize(
+    "error", [ValueError("one\ntwo"), SystemExit(3), MemoryError(), pytest.fail.Exception("no")]
+)
 def test_a_kernel_that_raises_is_an_error_with_its_traceback(error: BaseException) -> None:
     def explode(q: Any, k: Any, v: Any) -> Any:
         raise error
@@ -268,6 +270,16 @@ def test_a_kernel_that_raises_is_an_error_with_its_traceback(error: BaseExceptio
     assert failed.status == "error"
     assert failed.message.startswith(type(error).__name__)
     assert "in explode" in failed.traceback
+
+
+def test_what_a_kernel_sets_for_floating_point_errors_stays_with_it() -> None:
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        np.seterr(all="raise")
+        return q
+
+    before = np.geterr()
+    call(returns(attention), ask(keys=3))
+    assert np.geterr() == before
 
 
 def test_the_user_can_still_interrupt() -> None:
