@@ -185,9 +185,19 @@ class Recorder:
             file.add(verdict)
 
 
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """An implementation that claimed nothing of what it was asked has not passed."""
+    verdicts = session.config.stash.get(VERDICTS, None)
+    if not verdicts or exitstatus != pytest.ExitCode.OK:
+        return
+    asked = {verdict.impl for verdict in verdicts if verdict.status != "not claimed"}
+    if not asked.issuperset(session.config.stash[SESSION].kernels):
+        session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
+
+
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> Generator[None]:
     """Print the matrix and the failures before pytest's own closing lines."""
     verdicts = config.stash.get(VERDICTS, None)
@@ -199,6 +209,7 @@ def pytest_terminal_summary(
             impls=list(config.stash[SESSION].kernels),
             colour=terminalreporter.hasmarkup,
             verbose=config.option.verbose > 0,
+            finished=exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, 5),
         )
         terminalreporter.section("attnspec")
         terminalreporter.write(text)

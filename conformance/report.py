@@ -51,7 +51,14 @@ class ReportFile:
         self._file.close()
 
 
-def summary(verdicts: Verdicts, *, impls: Sequence[str], colour: bool, verbose: bool) -> str:
+def summary(
+    verdicts: Verdicts,
+    *,
+    impls: Sequence[str],
+    colour: bool,
+    verbose: bool = False,
+    finished: bool = True,
+) -> str:
     """The whole summary as text: matrix, classes, failures and one line an implementation."""
     console = Console(file=StringIO(), width=WIDTH, force_terminal=colour, highlight=False)
     for first in range(0, len(impls), COLUMNS):
@@ -63,7 +70,8 @@ def summary(verdicts: Verdicts, *, impls: Sequence[str], colour: bool, verbose: 
     for part in _failures(verdicts, verbose=verbose):
         console.print(part, soft_wrap=True)  # a command must stay one line to be pasted
     for impl in impls:
-        console.print(_conclusion(impl, [v for v in verdicts if v.impl == impl]), soft_wrap=True)
+        of_impl = [verdict for verdict in verdicts if verdict.impl == impl]
+        console.print(_conclusion(impl, of_impl, finished=finished), soft_wrap=True)
     text: str = console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
     return text
 
@@ -208,7 +216,7 @@ def _explanation(verdict: Verdict) -> Text:
     return Text("".join(f"  {line}\n" for line in (*lines, verdict.reproduce)))
 
 
-def _conclusion(impl: str, verdicts: Verdicts) -> Text:
+def _conclusion(impl: str, verdicts: Verdicts, *, finished: bool) -> Text:
     """The last word on one implementation, in one line."""
     asked = [verdict for verdict in verdicts if verdict.status != "not claimed"]
     bad = [verdict for verdict in asked if verdict.status in BAD]
@@ -217,6 +225,9 @@ def _conclusion(impl: str, verdicts: Verdicts) -> Text:
     tail = f"; not claimed: {unclaimed}" if unclaimed else ""
     if not asked:
         return Text(f"{impl}: nothing was asked{tail}", style="bold yellow")
+    if not bad and not finished:
+        text = f"{impl}: the run was stopped; the {len(asked)} verdicts so far are passes{tail}"
+        return Text(text, style="bold yellow")
     if not bad:
         text = f"{impl}: conforms, {len(asked)} verdicts on {claims} claims{tail}"
         return Text(text, style="bold green")

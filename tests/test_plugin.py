@@ -105,6 +105,13 @@ def test_a_run_that_cannot_be_is_a_usage_error_of_one_line(arguments, words, ker
     assert "Traceback" not in output
 
 
+def test_a_kernel_that_claims_nothing_has_not_passed(kernel_file, tmp_path):
+    kernel_file.write_text("def attention(q, k, v, *, scale): raise NotImplementedError('later')")
+    run = judge("--impl=my.py", CASES, folder=tmp_path)
+    assert run.returncode == 5
+    assert "my.py: nothing was asked; not claimed: 1" in run.stdout
+
+
 def test_two_implementations_stand_side_by_side(kernel_file, tmp_path):
     run = judge("--impl=numpy", "--impl=my.py", CASES, folder=tmp_path)
     assert run.returncode == 0, run.stdout

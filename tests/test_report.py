@@ -84,6 +84,12 @@ def test_not_claimed_is_neither_pass_nor_fail():
     ]
 
 
+def test_a_stopped_run_does_not_say_that_it_conforms():
+    text = summary([verdict()], impls=["mine"], colour=False, finished=False)
+    assert "conforms" not in text
+    assert "mine: the run was stopped; the 1 verdicts so far are passes" in text
+
+
 @pytest.mark.parametrize("status", ["error", "crash", "timeout"])
 def test_an_error_is_named_as_such(status):
     lines = printed(verdict(status=status, fraction=0.0, message="ValueError: no"))
