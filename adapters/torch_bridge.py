@@ -34,7 +34,8 @@ class TorchBridge:
         try:
             wanted = torch.device(device)
             if wanted.type == "cuda" and not torch.cuda.is_available():
-                return "no CUDA device"
+                build = "has" if torch.version.cuda else "is a build without"
+                return f"no CUDA device: it needs one, and torch {torch.__version__} {build} CUDA"
             torch.empty(0, device=wanted)
         except (RuntimeError, AssertionError, NotImplementedError):
             return f"no device {device!r} in this torch"

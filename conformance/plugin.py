@@ -213,6 +213,8 @@ def pytest_terminal_summary(
         )
         terminalreporter.section("attnspec")
         terminalreporter.write(text)
+    elif verdicts is not None:
+        terminalreporter.write_line("attnspec: nothing was asked; is --attn-case a case?")
     return (yield)
 
 
