@@ -10,18 +10,19 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-import numpy.typing as npt
 
 from attnspec.oracle import assumptions
 from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.float64_softmax import scores, softmax
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.problem import Head, Problem
+from attnspec.oracle.heads import SCORES, Heads, IntArray, stacked, transposed
+from attnspec.oracle.problem import BoolArray, Problem
 from attnspec.oracle.running_error import (
     FLOOR,
     SLACK,
     TINY,
     Ball,
+    Rows,
     Total,
     U,
     gamma,
@@ -32,12 +33,8 @@ from attnspec.oracle.running_error import (
 
 __all__ = ["enclose"]
 
-BoolArray = npt.NDArray[np.bool_]
-
-
-TILE = 2**16
 MIN_ROWS = 16
-"""Scores and rows that are worked on together: what the caches hold, and enough for a fast gemm."""
+"""Rows that are worked on together at least: enough for a fast gemm."""
 
 
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
@@ -49,32 +46,33 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     assumptions.check()
     totals = {name: Total(_total_shape(problem, name)) for name in want}
     with np.errstate(all="ignore"):
-        for head in problem.heads():
+        for heads in stacked(problem, scores=SCORES):
             for rows in _tiles(problem):
-                for name, ball in _outputs(problem, _restricted(head, rows), want):
-                    totals[name].add(_place(problem, head, rows, name), ball)
+                for name, ball in _outputs(problem, _restricted(heads, rows), want):
+                    places, part = _place(problem, heads, rows, name)
+                    totals[name].add(places, ball, rows=part)
         enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
     return Reference("float64", enclosures)
 
 
 def _tiles(problem: Problem) -> Iterator[slice]:
-    """Slices of query rows, of about TILE scores each (none where there is no row)."""
-    step = max(MIN_ROWS, TILE // max(1, problem.key_count))
+    """Slices of query rows, of about SCORES scores each (none where there is no row)."""
+    step = max(MIN_ROWS, SCORES // max(1, problem.key_count))
     for start in range(0, problem.query_count, step):
         yield slice(start, min(start + step, problem.query_count))
 
 
-def _restricted(head: Head, rows: slice) -> Head:
-    """The head with these query rows only. Rows do not influence one another's out, lse and dq;
+def _restricted(heads: Heads, rows: slice) -> Heads:
+    """The heads with these query rows only. Rows do not influence one another's out, lse and dq;
     dk, dv, dbias and dsinks are sums over rows, which `Total` adds up."""
     return replace(
-        head,
-        query=head.query[rows],
-        visible=head.visible[rows],
-        ahead=head.ahead[rows],
-        bias=None if head.bias is None else head.bias[rows],
-        dout=None if head.dout is None else head.dout[rows],
-        dlse=None if head.dlse is None else head.dlse[rows],
+        heads,
+        query=heads.query[:, rows],
+        visible=heads.visible[:, rows],
+        ahead=heads.ahead[:, rows],
+        bias=None if heads.bias is None else heads.bias[:, rows],
+        dout=None if heads.dout is None else heads.dout[:, rows],
+        dlse=None if heads.dlse is None else heads.dlse[:, rows],
     )
 
 
@@ -84,57 +82,55 @@ def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:
     return (1,) * (4 - len(shape)) + shape if output == "dbias" else shape
 
 
-def _place(problem: Problem, head: Head, rows: slice, output: str) -> tuple[int | slice, ...]:
-    """Where a tile of a head adds into the output."""
+def _place(
+    problem: Problem, heads: Heads, rows: slice, output: str
+) -> tuple[tuple[IntArray, ...], Rows]:
+    """Where a tile of each head adds into the output: at which head, and at which rows of that."""
     if output == "dbias":
-        batches, heads, row_count, _ = _total_shape(problem, output)
-        return (
-            head.batch if batches > 1 else 0,
-            head.index if heads > 1 else 0,
-            rows if row_count > 1 else slice(None),
-        )
+        batches, several, row_count, _ = _total_shape(problem, output)
+        places = heads.batch * (batches > 1), heads.index * (several > 1)
+        return places, rows if row_count > 1 else ...
     if output == "dsinks":
-        return (head.index,)
+        return (heads.index,), ...
     if output in ("dk", "dv"):
-        return (head.batch, head.kv_index)
-    return (head.batch, head.index, rows)
+        return (heads.batch, heads.kv_index), ...
+    return (heads.batch, heads.index), rows
 
 
-def _outputs(problem: Problem, head: Head, want: Collection[str]) -> Iterator[tuple[str, Ball]]:
+def _outputs(problem: Problem, heads: Heads, want: Collection[str]) -> Iterator[tuple[str, Ball]]:
     """This tile's part of every output of `want`."""
-    rows: BoolArray = np.asarray(head.visible.any(axis=1))
+    rows: BoolArray = np.asarray(heads.visible.any(axis=-1))
     # A row that sees no key may be padding, with anything in it.
-    query = np.where(rows[:, None], head.query, 0.0)
-    hidden = ~head.visible
-    ball, slope = scores(head, query, hidden)
-    keys = len(head.key)
-    if head.sink is not None or keys == 0:
-        ball, hidden = _with_sink(ball, hidden, head.sink)
-    terms = sum(hidden.shape)  # no sum has more; dbias sums over one axis, then the other
+    query = np.where(rows[..., None], heads.query, 0.0)
+    hidden = ~heads.visible
+    ball, slope = scores(heads, query, hidden)
+    keys = heads.key.shape[-2]
+    if heads.sink is not None or keys == 0:
+        ball, hidden = _with_sink(ball, hidden, heads.sink)
+    terms = sum(hidden.shape[-2:])  # no sum has more; dbias sums over one axis, then the other
     all_weights, lse = softmax(ball, hidden, terms=terms)
-    weights = Ball(all_weights.value[:, :keys], all_weights.radius[:, :keys])
-    out = _exact_zero(operand_product(weights, head.value), unless=rows)
+    weights = Ball(all_weights.value[..., :keys], all_weights.radius[..., :keys])
+    out = _exact_zero(operand_product(weights, heads.value), unless=rows)
     yield from ((name, ball) for name, ball in (("out", out), ("lse", lse)) if name in want)
     if not set(want) <= {"out", "lse"}:
-        sink = Ball(all_weights.value[:, keys:], all_weights.radius[:, keys:])
+        sink = Ball(all_weights.value[..., keys:], all_weights.radius[..., keys:])
         yield from _gradients(
-            _Forward(head, query, weights, sink, out, slope, terms), problem, want
+            _Forward(heads, query, weights, sink, out, slope, terms), problem, want
         )
 
 
-def _with_sink(ball: Ball, hidden: BoolArray, sink: float | None) -> tuple[Ball, BoolArray]:
+def _with_sink(ball: Ball, hidden: BoolArray, sink: Float64Array | None) -> tuple[Ball, BoolArray]:
     """With a last column: the exact logit of the sink, or hidden where there is none (Nk = 0)."""
-    last = ((0, 0), (0, 1))
-    value = np.pad(ball.value, last, constant_values=-np.inf if sink is None else sink)
-    return (
-        Ball(value, np.pad(ball.radius, last)),
-        np.pad(hidden, last, constant_values=sink is None),
-    )
+    column = (*hidden.shape[:-1], 1)
+    logit = np.broadcast_to(-np.inf if sink is None else sink, column)
+    value = np.concatenate([ball.value, logit], axis=-1)
+    radius = np.concatenate([ball.radius, np.zeros(column)], axis=-1)
+    return Ball(value, radius), np.concatenate([hidden, np.full(column, sink is None)], axis=-1)
 
 
 def _exact_zero(ball: Ball, *, unless: BoolArray) -> Ball:
     """The ball, with rows that are exactly 0 unless used."""
-    used = unless[:, None]
+    used = unless[..., None]
     return Ball(np.where(used, ball.value, 0.0), np.where(used, ball.radius, 0.0))
 
 
@@ -143,10 +139,10 @@ def _exact_zero(ball: Ball, *, unless: BoolArray) -> Ball:
 
 @dataclass(frozen=True)
 class _Forward:
-    """What the gradients need of one head's forward pass. Weights are operands, and include
+    """What the gradients need of the forward pass. Weights are operands, and include
     gamma_terms |value| in their radius; `slope` is 1 - tanh² of the soft-cap."""
 
-    head: Head
+    heads: Heads
     query: Float64Array
     weights: Ball
     sink: Ball  # (Nq, 1), or (Nq, 0) without a sink
@@ -157,12 +153,12 @@ class _Forward:
 
 def _gradients(f: _Forward, problem: Problem, want: Collection[str]) -> Iterator[tuple[str, Ball]]:
     """This tile's part of every gradient of `want`."""
-    head = f.head
-    rows: BoolArray = np.asarray(head.visible.any(axis=1))
-    used: BoolArray = np.asarray(head.visible.any(axis=0))
-    dout = np.zeros_like(f.out.value) if head.dout is None else head.dout
+    heads = f.heads
+    rows: BoolArray = np.asarray(heads.visible.any(axis=-1))
+    used: BoolArray = np.asarray(heads.visible.any(axis=-2))
+    dout = np.zeros_like(f.out.value) if heads.dout is None else heads.dout
     if "dv" in want:
-        yield "dv", _exact_zero(operand_product(_transposed(f.weights), dout), unless=used)
+        yield "dv", _exact_zero(operand_product(_transposed_ball(f.weights), dout), unless=used)
     shift = _row_shift(f, dout)
     if "dsinks" in want:
         yield "dsinks", _sink_gradient(f.sink, shift, f.terms)
@@ -174,15 +170,15 @@ def _gradients(f: _Forward, problem: Problem, want: Collection[str]) -> Iterator
     if f.slope is not None:
         dscores = _through_cap(dscores, f.slope, f.terms)
     if "dq" in want:
-        dq = scaled(operand_product(dscores, head.key), head.scale)
+        dq = scaled(operand_product(dscores, heads.key), heads.scale)
         yield "dq", _exact_zero(dq, unless=rows)
     if "dk" in want:
-        dk = scaled(operand_product(_transposed(dscores), f.query), head.scale)
+        dk = scaled(operand_product(_transposed_ball(dscores), f.query), heads.scale)
         yield "dk", _exact_zero(dk, unless=used)
 
 
-def _transposed(ball: Ball) -> Ball:
-    return Ball(ball.value.T, ball.radius.T)
+def _transposed_ball(ball: Ball) -> Ball:
+    return Ball(transposed(ball.value), transposed(ball.radius))
 
 
 def _row_shift(f: _Forward, dout: Float64Array) -> Ball:
@@ -191,12 +187,12 @@ def _row_shift(f: _Forward, dout: Float64Array) -> Ball:
     |D - D̂| <= Σ |dout| rad out + gamma_Dv Σ |dout| |ôut| + Dv 2^-1074, and computing the radius
     loses two underflows a term more; the difference rounds once.
     """
-    size = dout.shape[1]
-    value = -np.einsum("ic,ic->i", dout, f.out.value)
+    size = dout.shape[-1]
+    value = -np.einsum("...c,...c->...", dout, f.out.value)
     around = f.out.radius + gamma(size) * np.abs(f.out.value) + TINY
-    radius = np.einsum("ic,ic->i", np.abs(dout), around) + 2 * size * TINY
-    if f.head.dlse is not None:
-        value = value + f.head.dlse
+    radius = np.einsum("...c,...c->...", np.abs(dout), around) + 2 * size * TINY
+    if f.heads.dlse is not None:
+        value = value + f.heads.dlse
     return Ball(value, (radius + U * np.abs(value)) * SLACK + TINY)
 
 
@@ -209,10 +205,10 @@ def _score_gradient(f: _Forward, dout: Float64Array, shift: Ball) -> Ball:
     (rad P times u |inner^| is left to SLACK). To be an operand, it takes up gamma_terms |dS| too.
     """
     weights = f.weights
-    inner, r = product(dout, f.head.value.T)
-    inner += shift.value[:, None]
+    inner, r = product(dout, transposed(f.heads.value))
+    inner += shift.value[..., None]
     size = np.abs(inner)
-    r += shift.radius[:, None]
+    r += shift.radius[..., None]
     value = weights.value * inner
     radius = size + r
     radius *= weights.radius
@@ -220,7 +216,7 @@ def _score_gradient(f: _Forward, dout: Float64Array, shift: Ball) -> Ball:
     r += size
     r *= weights.value
     radius += r
-    return _operand(value, radius, ~f.head.visible)
+    return _operand(value, radius, ~f.heads.visible)
 
 
 def _operand(value: Float64Array, radius: Float64Array, hidden: BoolArray) -> Ball:
@@ -242,12 +238,12 @@ def _through_cap(dscores: Ball, slope: Ball, terms: int) -> Ball:
 
 def _sink_gradient(sink: Ball, shift: Ball, terms: int) -> Ball:
     """Σ_i Psink_i (dlse_i - D_i): a product of balls, summed over at most `terms` rows."""
-    weight, around = sink.value[:, 0], sink.radius[:, 0]
+    weight, around = sink.value[..., 0], sink.radius[..., 0]
     size = np.abs(shift.value)
     radius = around * (size + shift.radius)
     radius += weight * (shift.radius + (gamma(terms) + 2 * U) * size)
-    value = np.dot(weight, shift.value)
-    return Ball(np.asarray(value), np.asarray((radius + FLOOR).sum() * SLACK))
+    value = np.einsum("...i,...i->...", weight, shift.value)
+    return Ball(value, (radius + FLOOR).sum(-1) * SLACK)
 
 
 def _folded(dscores: Ball, shape: tuple[int, ...]) -> Ball:
@@ -257,7 +253,7 @@ def _folded(dscores: Ball, shape: tuple[int, ...]) -> Ball:
     gamma_(Nq + Nk) of Σ|dS| (Higham, lemma 3.3), which the operand's radius includes.
     """
     value, radius = dscores
-    for axis, size in enumerate(shape):
+    for axis, size in zip((-2, -1), shape, strict=True):
         if size == 1:
             value, radius = value.sum(axis, keepdims=True), radius.sum(axis, keepdims=True)
     return Ball(value, radius * SLACK)

@@ -5,29 +5,27 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from attnspec.oracle.assumptions import ELEMENTARY_ERROR
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.problem import Head
+from attnspec.oracle.heads import Heads, transposed
+from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.running_error import FLOOR, SLACK, TINY, Ball, U, gamma, scaled, up
 
 __all__ = ["Softmax", "scores", "softmax"]
 
-BoolArray = npt.NDArray[np.bool_]
 
-
-def scores(head: Head, query: Float64Array, hidden: BoolArray) -> tuple[Ball, Ball | None]:
+def scores(heads: Heads, query: Float64Array, hidden: BoolArray) -> tuple[Ball, Ball | None]:
     """The scores (Nq, Nk), -inf where hidden, and 1 - tanh² of the soft-cap where there is one."""
-    ball, slope = _scaled_products(head, query), None
-    if head.softcap is not None:
-        ball, slope = _capped(ball, head.softcap)
+    ball, slope = _scaled_products(heads, query), None
+    if heads.softcap is not None:
+        ball, slope = _capped(ball, heads.softcap)
     value, radius = ball
-    if head.bias is not None:
-        value += head.bias  # one rounding; sums do not underflow
+    if heads.bias is not None:
+        value += heads.bias  # one rounding; sums do not underflow
         radius += U * np.abs(value) + TINY
-    if head.slope is not None:
-        distance = np.abs(head.ahead) * head.slope  # |ahead| < 2^53 is exact: one rounding
+    if heads.slope is not None:
+        distance = np.abs(heads.ahead) * heads.slope  # |ahead| < 2^53 is exact: one rounding
         value -= distance
         radius += U * np.abs(distance) + U * np.abs(value) + 2 * TINY
     radius *= SLACK
@@ -36,7 +34,7 @@ def scores(head: Head, query: Float64Array, hidden: BoolArray) -> tuple[Ball, Ba
     return ball, slope
 
 
-def _scaled_products(head: Head, query: Float64Array) -> Ball:
+def _scaled_products(heads: Heads, query: Float64Array) -> Ball:
     """scale · q kᵀ. With s = q kᵀ and M = |q||k|ᵀ, of D terms each,
 
         |scale s - fl(scale ŝ)| <= |scale| |s - ŝ| + u |scale ŝ| + 2^-1075
@@ -44,10 +42,10 @@ def _scaled_products(head: Head, query: Float64Array) -> Ball:
 
     The computed M is low by SLACK and D 2^-1075, its product with the factor by 2^-1075 more.
     """
-    size, scale = query.shape[1], abs(head.scale)
-    value = query @ head.key.T
-    value *= head.scale
-    radius = np.abs(query) @ np.abs(head.key).T
+    size, scale = query.shape[-1], abs(heads.scale)
+    value = query @ transposed(heads.key)
+    value *= heads.scale
+    radius = np.abs(query) @ transposed(np.abs(heads.key))
     radius *= up(scale * (gamma(size) + 2 * U))
     radius += up(scale * ((size + 1) * TINY)) + 2 * TINY
     return Ball(value, radius)
@@ -85,28 +83,28 @@ def softmax(ball: Ball, hidden: BoolArray, *, terms: int) -> Softmax:
     that one key dominates stays sharp however large its scores and their errors are:
         |x_j - x̂_j| <= rad s_j + rad s_w + u |x̂_j|.
     """
-    rows, empty = np.arange(len(hidden)), hidden.all(axis=1)
-    winner = ball.value.argmax(axis=1)  # a NaN wins, and spoils its row
-    top = np.where(empty, 0.0, ball.value[rows, winner])
-    top_radius = np.where(empty, 0.0, ball.radius[rows, winner])
+    empty = hidden.all(axis=-1, keepdims=True)
+    winner = ball.value.argmax(axis=-1, keepdims=True)  # a NaN wins, and spoils its row
+    top = np.where(empty, 0.0, np.take_along_axis(ball.value, winner, axis=-1))
+    top_radius = np.where(empty, 0.0, np.take_along_axis(ball.radius, winner, axis=-1))
 
     x, g = ball
-    x -= top[:, None]
-    g += top_radius[:, None]
+    x -= top
+    g += top_radius
     g -= U * x
-    g[rows, winner] = 0.0
+    np.put_along_axis(g, winner, 0.0, axis=-1)
     relative = _exp_error(x, g)
     np.copyto(relative, 0.0, where=hidden)
     weights = np.exp(x, out=x)
 
     total, spread, least = _row_sums(weights, relative)
     total[empty] = 1.0
-    weights /= total[:, None]
+    weights /= total
     # p/l - p̂/l̂ = (p - p̂)/l + (p̂/l̂)(l̂ - l)/l, so with P̂ = fl(p̂/l̂)
     #   |P - P̂| <= P̂ (1 + u) (rel SLACK l̂ / least + rad l / least) + FLOOR / least + u P̂ + 2^-1074,
     # where 4 FLOOR cover FLOOR / least and every underflow.
-    relative *= (total / least * SLACK)[:, None]
-    relative += ((spread / least + (gamma(terms) + 2 * U)) * SLACK)[:, None]
+    relative *= total / least * SLACK
+    relative += (spread / least + (gamma(terms) + 2 * U)) * SLACK
     relative *= weights
     relative += 4 * FLOOR
     np.copyto(relative, 0.0, where=hidden)
@@ -115,8 +113,8 @@ def softmax(ball: Ball, hidden: BoolArray, *, terms: int) -> Softmax:
     log = np.log(total)
     lse = top + log
     around = (top_radius + spread / least + ELEMENTARY_ERROR * log + U * np.abs(lse)) * SLACK
-    lse_ball = Ball(np.where(empty, -np.inf, lse), np.where(empty, 0.0, around))
-    return Softmax(Ball(weights, relative), lse_ball)
+    value, radius = np.where(empty, -np.inf, lse), np.where(empty, 0.0, around)
+    return Softmax(Ball(weights, relative), Ball(value[..., 0], radius[..., 0]))
 
 
 def _exp_error(x: Float64Array, g: Float64Array) -> Float64Array:
@@ -143,10 +141,10 @@ def _row_sums(
 
     rad l = Σ rad p_j + gamma_k Σ p̂_j, and Σ p̂_j <= l̂ / (1 - gamma_k). Where that is more than
     l̂ / 2 nothing is claimed (NaN). l̂ >= 1 in a row that sees anything: the winner's weight is 1
-    and sums of non-negative numbers round monotonically; so l >= least >= 1/2.
+    and sums of non-negative numbers round monotonically; so l >= least >= 1/2. All are (Nq, 1).
     """
-    columns = weights.shape[1]
-    total = weights.sum(axis=1)
-    spread = np.einsum("ij,ij->i", weights, relative) + gamma(columns) * total
+    columns = weights.shape[-1]
+    total = weights.sum(axis=-1, keepdims=True)
+    spread = np.einsum("...j,...j->...", weights, relative)[..., None] + gamma(columns) * total
     spread = (spread + columns * FLOOR) * SLACK
     return total, spread, np.where(spread <= total / 2, (total - spread) * (1 - 2 * U), np.nan)

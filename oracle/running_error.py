@@ -23,18 +23,21 @@ each, the rounding term u |x| of its argument makes the radius inf.
 
 from __future__ import annotations
 
+from types import EllipsisType
 from typing import NamedTuple
 
 import numpy as np
 
 from attnspec.oracle.enclosure import Enclosure
 from attnspec.oracle.formats import Float64Array
+from attnspec.oracle.heads import IntArray, disjoint
 
 __all__ = [
     "FLOOR",
     "SLACK",
     "TINY",
     "Ball",
+    "Rows",
     "Total",
     "U",
     "gamma",
@@ -55,6 +58,10 @@ FLOOR = 2.0**-1000
 is multiplied into a radius out of underflow; it is far below anything that float32 resolves."""
 
 
+Rows = slice | EllipsisType
+"""Some query rows, or everything."""
+
+
 class Ball(NamedTuple):
     """|exact - value| <= radius, element by element. A radius of inf or NaN: not known."""
 
@@ -73,12 +80,12 @@ def up(x: float) -> float:
 
 
 def product(a: Float64Array, b: Float64Array) -> Ball:
-    """A B for exact A (m, k) and B (k, n).
+    """A B for exact A (…, m, k) and B (…, k, n).
 
     The value errs by gamma_k |A||B| + k 2^-1075 (1 + gamma_k). Computed, |A||B| is low by SLACK
     and k 2^-1075, the latter then scaled by gamma_k, and that product by 2^-1075: (k + 1) TINY.
     """
-    k = a.shape[1]
+    k = a.shape[-1]
     radius = np.abs(a) @ np.abs(b)
     radius *= up(gamma(k))
     radius += (k + 1) * TINY
@@ -86,13 +93,13 @@ def product(a: Float64Array, b: Float64Array) -> Ball:
 
 
 def operand_product(operand: Ball, b: Float64Array) -> Ball:
-    """A B for an exact B (k, n) and an operand A (m, k): a ball whose radius already includes
+    """A B for an exact B (…, k, n) and an operand A (…, m, k): a ball whose radius already includes
     gamma_N |value| for an N >= k, and is at least FLOOR wherever the value is not 0.
 
     |exact - fl(Â B)| <= rad A |B| + gamma_k |Â||B| + k 2^-1075 (1 + gamma_k), and the operand's
     radius covers the first two; computing radius · |B| loses at most SLACK and k 2^-1075.
     """
-    k = operand.value.shape[1]
+    k = operand.value.shape[-1]
     radius = operand.radius @ np.abs(b)
     return Ball(operand.value @ b, radius * SLACK + (k + 1) * TINY)
 
@@ -114,12 +121,15 @@ class Total:
         self.value = np.zeros(shape)
         self.radius = np.zeros(shape)
 
-    def add(self, place: tuple[int | slice, ...], ball: Ball) -> None:
-        """Add `ball` at `place`, an index of the leading axes."""
-        before = self.value[place]
-        after = before + ball.value
-        self.radius[place] += ball.radius + np.where(before == 0, 0.0, U * np.abs(after) + TINY)
-        self.value[place] = after
+    def add(self, places: tuple[IntArray, ...], ball: Ball, *, rows: Rows = ...) -> None:
+        """Add the ball of each of H heads at its place: coordinates (H,), then `rows` of it."""
+        for some in disjoint(*places):
+            where = (*(place[some] for place in places), rows)
+            before = self.value[where]
+            after = before + ball.value[some]
+            lost = np.where(before == 0, 0.0, U * np.abs(after) + TINY)
+            self.radius[where] += ball.radius[some] + lost
+            self.value[where] = after
 
     def enclosure(self, shape: tuple[int, ...]) -> Enclosure:
         """The sum, with the bound inf wherever anything has overflowed. -inf of radius 0 is exact:

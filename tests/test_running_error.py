@@ -16,7 +16,7 @@ import pytest
 
 from attnspec.oracle import Problem, float64, float64_softmax
 from attnspec.oracle.float64_softmax import scores, softmax
-from attnspec.oracle.problem import Head
+from attnspec.oracle.heads import Heads, stacked, transposed
 from attnspec.oracle.running_error import (
     FLOOR,
     Ball,
@@ -90,10 +90,10 @@ def test_scaled(seed: int, radius: float) -> None:
 def test_total(seed: int, radius: float) -> None:
     rng = np.random.default_rng(seed)
     total, exact = Total((2, 5)), exactly(np.zeros(5))
-    for _ in range(6):
-        term, point = ball(rng, radius, 5)
-        total.add((1,), term)
-        exact = exact + point
+    for _ in range(2):
+        term, point = ball(rng, radius, 3, 5)  # three heads, and all of them at one place
+        total.add((np.array([1, 1, 1]),), term)
+        exact = exact + point.sum(axis=0)
     enclosure = total.enclosure((2, 5))
     check(Ball(enclosure.value[1], enclosure.bound[1]), exact)
     assert not enclosure.bound[0].any()
@@ -110,7 +110,7 @@ def check_operand(result: Ball, exact: Any, *, terms: int = TERMS) -> None:
 # -- scores and softmax ------------------------------------------------------------------------
 
 
-def head(rng: np.random.Generator, *, rows: int = 3, keys: int = 4, **options: Any) -> Head:
+def one_head(rng: np.random.Generator, *, rows: int = 3, keys: int = 4, **options: Any) -> Heads:
     problem = Problem(
         q=rng.standard_normal((1, 1, rows, 2)),
         k=rng.standard_normal((1, 1, keys, 2)),
@@ -118,16 +118,16 @@ def head(rng: np.random.Generator, *, rows: int = 3, keys: int = 4, **options: A
         scale=float(rng.standard_normal()),
         **options,
     )
-    return next(iter(problem.heads()))
+    return next(stacked(problem))
 
 
 @pytest.mark.parametrize("seed", TRIES)
 def test_scores(seed: int) -> None:
     rng = np.random.default_rng(seed)
-    h = head(rng, bias=magnitudes(rng, 3, 4), alibi=magnitudes(rng, 1))
+    h = one_head(rng, bias=magnitudes(rng, 3, 4), alibi=magnitudes(rng, 1))
     result, _ = scores(h, h.query, ~h.visible)
-    exact = exactly(h.query) @ exactly(h.key.T) * Fraction(h.scale) + exactly(h.bias)
-    check(result, exact - exactly(np.abs(h.ahead).astype(np.float64)) * Fraction(h.slope or 0))
+    exact = exactly(h.query) @ exactly(transposed(h.key)) * Fraction(h.scale) + exactly(h.bias)
+    check(result, exact - exactly(np.abs(h.ahead).astype(np.float64)) * exactly(h.slope))
 
 
 def rational(x: mpmath.mpf) -> Fraction:
@@ -216,38 +216,40 @@ def test_scores_that_cannot_matter_may_err() -> None:
 def test_gradients_of_the_scores(seed: int, radius: float) -> None:
     """D from out's ball, dS from the weights' ball, then cap, sink and the sums of dbias."""
     rng = np.random.default_rng(seed)
-    h = head(
+    h = one_head(
         rng, dout=magnitudes(rng, 1, 1, 3, 2), dlse=magnitudes(rng, 1, 1, 3), sinks=np.zeros(1)
     )
     assert h.dout is not None
     assert h.dlse is not None
-    weights, exact_weights = operand(rng, radius, 3, 4)
+    weights, exact_weights = operand(rng, radius, 1, 3, 4)
     weights, exact_weights = Ball(np.abs(weights.value), weights.radius), abs(exact_weights)
-    sink, exact_sink = operand(rng, radius, 3, 1)
+    sink, exact_sink = operand(rng, radius, 1, 3, 1)
     sink, exact_sink = Ball(np.abs(sink.value), sink.radius), abs(exact_sink)
-    out, exact_out = ball(rng, radius, 3, 2)
-    slope, exact_slope = ball(rng, max(radius, 2.0**-50), 3, 4)
+    out, exact_out = ball(rng, radius, 1, 3, 2)
+    slope, exact_slope = ball(rng, max(radius, 2.0**-50), 1, 3, 4)
     forward = float64._Forward(h, h.query, weights, sink, out, slope, TERMS)
 
     shift = float64._row_shift(forward, h.dout)
-    exact_shift = exactly(h.dlse) - (exactly(h.dout) * exact_out).sum(axis=1)
+    exact_shift = exactly(h.dlse) - (exactly(h.dout) * exact_out).sum(axis=-1)
     check(shift, exact_shift)
     dscores = float64._score_gradient(forward, h.dout, shift)
-    exact_dp = exactly(h.dout) @ exactly(h.value.T)
-    exact = exact_weights * (exact_dp + exact_shift[:, None])
+    exact_dp = exactly(h.dout) @ exactly(transposed(h.value))
+    exact = exact_weights * (exact_dp + exact_shift[..., None])
     check_operand(dscores, exact)
     _check_rounding_alone(forward, shift)
-    check(float64._sink_gradient(sink, shift, TERMS), (exact_sink[:, 0] * exact_shift).sum())
-    check(float64._folded(dscores, (1, 1)), exact.sum(axis=(0, 1), keepdims=True))
-    check(float64._folded(dscores, (3, 1)), exact.sum(axis=1, keepdims=True))
+    check(
+        float64._sink_gradient(sink, shift, TERMS), (exact_sink[..., 0] * exact_shift).sum(axis=-1)
+    )
+    check(float64._folded(dscores, (1, 1)), exact.sum(axis=(1, 2), keepdims=True))
+    check(float64._folded(dscores, (3, 1)), exact.sum(axis=2, keepdims=True))
     check_operand(float64._through_cap(dscores, slope, TERMS), exact * exact_slope)
 
 
 def _check_rounding_alone(forward: float64._Forward, shift: Ball) -> None:
     """dS of weights and rows that are exact: nothing hides the roundings of its own formula."""
-    head, weights = forward.head, Ball(forward.weights.value, np.zeros((3, 4)))
-    assert head.dout is not None
-    exact_shift = Ball(shift.value, np.zeros(3))
-    result = float64._score_gradient(replace(forward, weights=weights), head.dout, exact_shift)
-    inner = exactly(head.dout) @ exactly(head.value.T) + exactly(shift.value)[:, None]
+    heads, weights = forward.heads, Ball(forward.weights.value, np.zeros((1, 3, 4)))
+    assert heads.dout is not None
+    exact_shift = Ball(shift.value, np.zeros((1, 3)))
+    result = float64._score_gradient(replace(forward, weights=weights), heads.dout, exact_shift)
+    inner = exactly(heads.dout) @ exactly(transposed(heads.value)) + exactly(shift.value)[..., None]
     check_operand(result, exactly(weights.value) * inner)
