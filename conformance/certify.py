@@ -16,7 +16,14 @@ from attnspec.oracle.problem import Problem
 from attnspec.oracle.reference import reference
 from attnspec.oracle.rounding import CLASSES, LAMBDA, Arithmetic, Tolerance, tolerance
 
-__all__ = ["allowance", "certified", "expected", "tightest_class", "tolerances"]
+__all__ = [
+    "allowance",
+    "certified",
+    "declares_masked_row",
+    "expected",
+    "tightest_class",
+    "tolerances",
+]
 
 Array = npt.NDArray[Any]
 
@@ -74,7 +81,7 @@ def expected(
     arithmetic = kernel.arithmetic_for(problem.dtype_name)
     exact = certified(problem, arithmetic, want)[output]
     allowed = tolerances(problem, arithmetic, want)[output]
-    if kernel.masked_row == "zero" or output not in ("out", "lse") or problem.sinks is not None:
+    if not declares_masked_row(problem, kernel) or output not in ("out", "lse"):
         return exact, allowed
     empty = np.array([~head.visible.any(axis=1) for head in problem.heads()])
     empty = empty.reshape(problem.shape_of("lse"))
@@ -95,6 +102,15 @@ def expected(
     return merged, Tolerance(
         hard=hard, sigma=np.where(rows, slack, allowed.sigma), format=allowed.format
     )
+
+
+def declares_masked_row(problem: Problem, kernel: Kernel) -> bool:
+    """Whether a row without a visible key may be something else than the spec's zero.
+
+    A sink is always seen, and without any key there is no mean to return.
+    """
+    choice = kernel.masked_row != "zero" and problem.sinks is None
+    return choice and not (kernel.masked_row == "mean" and problem.key_count == 0)
 
 
 def _mean_value(problem: Problem) -> Float64Array:

@@ -114,10 +114,13 @@ def _worst(
 
 
 def _ratio(distance: Float64Array, bound: Float64Array) -> Float64Array:
-    """distance / bound with 0/0 = 0 and anything / inf = 0: an infinite bound forbids nothing."""
+    """distance / bound with 0/0 = 0 and anything / inf = 0: an infinite bound forbids nothing.
+
+    A bound that is no number excuses nothing.
+    """
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
-        ratio = distance / bound
-    return np.where((distance == 0) | (np.isinf(bound) & ~np.isnan(bound)), 0.0, ratio)
+        ratio = np.where(np.isnan(bound), np.inf, distance / bound)
+    return np.where((distance == 0) | np.isinf(bound), 0.0, ratio)
 
 
 def _mean_square(actual: npt.NDArray[Any], exact: Enclosure, tolerance: Tolerance) -> Finding:

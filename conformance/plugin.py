@@ -6,6 +6,7 @@ implementation is named, and every option but `--impl` carries the prefix `--att
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Any
@@ -68,6 +69,10 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     if not config.getoption("--impl"):
         return
+    # Small problems gain nothing from threads, and idle threads that spin steal from the busy
+    # ones. What the user has set stays; the number of a framework's threads is its own.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     from attnspec.adapters import LoadError
     from attnspec.conformance.report import ReportFile
     from attnspec.conformance.session import Session

@@ -12,7 +12,12 @@ import numpy.typing as npt
 
 from attnspec.adapters import Answer, CallFailed, Kernel, call
 from attnspec.conformance.cases import WITHOUT_GRADIENTS, Case, draw, is_generic
-from attnspec.conformance.certify import allowance, expected, tightest_class
+from attnspec.conformance.certify import (
+    allowance,
+    declares_masked_row,
+    expected,
+    tightest_class,
+)
 from attnspec.conformance.judge import Finding, judge
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.formats import Float64Array
@@ -63,10 +68,10 @@ class Question:
 
     def ask(self, problem: Problem, *, want: Sequence[str] = ("out",)) -> Mapping[str, Array]:
         """The implementation's outputs, rows without a visible key as the spec has them."""
-        if self.kernel.masked_row != "zero" and not set(want) <= {"out", "lse"}:
+        if declares_masked_row(problem, self.kernel) and not set(want) <= {"out", "lse"}:
             self._refuse_empty_rows(problem)
         answer = self.call(problem, want=want)
-        if self.kernel.masked_row == "zero" or problem.sinks is not None:
+        if not declares_masked_row(problem, self.kernel):
             return answer.outputs
         return {name: _masked_rows_zero(problem, name, x) for name, x in answer.outputs.items()}
 
@@ -120,7 +125,7 @@ class Question:
         """
         problem, kernel = self.problem, self.kernel
         gradient = output not in ("out", "lse")
-        if gradient and kernel.masked_row != "zero":
+        if gradient and declares_masked_row(problem, kernel):
             self._refuse_empty_rows(problem)
         want = (self._gradients() or (output,)) if gradient else (output,)
         actual = self.call(problem, want=tuple(dict.fromkeys(("out", *want)))).outputs[output]
