@@ -14,7 +14,14 @@ from attnspec.oracle.enclosure import Enclosure, Reference
 from attnspec.oracle.formats import FORMATS, Float64Array
 from attnspec.oracle.problem import Problem
 from attnspec.oracle.reference import reference
-from attnspec.oracle.rounding import CLASSES, LAMBDA, Arithmetic, Tolerance, tolerance
+from attnspec.oracle.rounding import (
+    CLASSES,
+    LAMBDA,
+    Arithmetic,
+    Tolerance,
+    statistics,
+    tolerance,
+)
 
 __all__ = [
     "allowance",
@@ -32,13 +39,17 @@ ORACLE_SHARE = 2.0**-10
 
 SMALLEST = FORMATS["float64"].smallest_subnormal
 
+_statistics = lru_cache(maxsize=1)(statistics)
+"""Those of the last problem, for the arithmetics that are asked about it in turn."""
+
 
 @lru_cache(maxsize=16)
 def tolerances(
     problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]
 ) -> dict[str, Tolerance]:
     """The tolerance of each output that is asked for."""
-    return tolerance(problem, arithmetic=arithmetic, want=want)
+    shared = _statistics(problem)
+    return tolerance(problem, arithmetic=arithmetic, want=want, statistics=shared)
 
 
 @lru_cache(maxsize=16)
@@ -53,13 +64,21 @@ def certified(problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]) -
         floor = allowed.format.smallest_subnormal
         share = ORACLE_SHARE * (bound + np.where(np.isfinite(rounding), rounding, 0) + floor)
         within[name] = np.maximum(share, SMALLEST)  # no float64 bound but 0 is smaller
+    if all(np.all(rough[name].bound <= within[name]) for name in want):
+        return rough
     return reference(problem, want=want, within=within)
 
 
 @lru_cache(maxsize=16)
 def allowance(problem: Problem, arithmetic: Arithmetic, output: str) -> Float64Array:
     """The hard bound with the output's own rounding: valid on any input."""
-    allowed = tolerances(problem, arithmetic, (output,))[output]
+    allowed = tolerance(
+        problem,
+        arithmetic=arithmetic,
+        want=(output,),
+        sigma=False,
+        statistics=_statistics(problem),
+    )[output]
     exact = reference(problem, want=(output,))[output]
     size = np.where(np.isfinite(exact.value), np.abs(exact.value), 0.0)
     form = allowed.format

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array, Format, format_of
-from attnspec.oracle.forward_rounding import INFLATION, Bound, forward_errors, output_flush
+from attnspec.oracle.forward_rounding import INFLATION, Bound, Forward
 from attnspec.oracle.gradient_errors import GradientErrors
 from attnspec.oracle.gradient_sums import GradientSum, Terms
-from attnspec.oracle.heads import transposed
+from attnspec.oracle.heads import IntArray, transposed
 from attnspec.oracle.problem import Problem
-from attnspec.oracle.roundoffs import Roundoffs, flush
+from attnspec.oracle.roundoffs import Roundoffs, flush, output_flush
 from attnspec.oracle.statistics import Statistics
 
 __all__ = ["backward"]
@@ -23,30 +23,41 @@ are one random number for the whole head, which its mean square does not average
 deviations of it are allowed for."""
 
 
-def backward(problem: Problem, stacks: Iterable[Statistics], r: Roundoffs) -> dict[str, Bound]:
-    """(bound, sigma) of every output, gradients included."""
-    sums = _sums(problem, r)
-    shapes = {name: problem.shape_of(name) for name in ("out", "lse")}
+def backward(
+    problem: Problem, stacks: Iterable[Statistics], r: Roundoffs, *, want: Collection[str]
+) -> dict[str, Bound]:
+    """(bound, sigma) of each output of `want`, which may be any."""
+    sums = {name: total for name, total in _sums(problem, r).items() if name in want}
+    shapes = {name: problem.shape_of(name) for name in ("out", "lse") if name in want}
     found = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in shapes.items()}
     for st in stacks:
-        errors = GradientErrors(st, r, forward_errors(st, r))
-        heads = st.heads
-        where, keys = (heads.batch, heads.index), (heads.batch, heads.kv_index)
-        for name, pair in (("out", errors.forward.out), ("lse", errors.forward.lse)):
-            found[name][0][where], found[name][1][where] = pair
-        sums["dq"].add(where, _dq(errors))
-        sums["dk"].add(keys, _dk(errors))
-        sums["dv"].add(keys, _dv(errors))
-        if "dbias" in sums:
-            _add_bias(sums["dbias"], errors)
-        if "dsinks" in sums:
-            sums["dsinks"].add((heads.index,), _dsinks(errors))
+        errors = GradientErrors(st, r, Forward(st, r))
+        where = st.heads.batch, st.heads.index
+        for name, (bound, sigma) in found.items():
+            bound[where], sigma[where] = errors.forward.of(name)
+        for name, total in sums.items():
+            places, terms = _share(errors, name, total.shares.shape)
+            total.add(places, terms)
     for name, total in sums.items():
         scale = abs(problem.scale) if name in ("dq", "dk") else 1.0
         bound, sigma = total.result(r, scale=scale, flushed=_flushed(problem, name, r))
         shape = problem.shape_of(name)
         found[name] = (bound * INFLATION).reshape(shape), sigma.reshape(shape)
     return found
+
+
+def _share(
+    e: GradientErrors, output: str, shape: tuple[int, ...]
+) -> tuple[tuple[IntArray, ...], Terms]:
+    """Each head's share in a gradient of this shape, and its place."""
+    heads = e.st.heads
+    if output == "dq":
+        return (heads.batch, heads.index), _dq(e)
+    if output == "dsinks":
+        return (heads.index,), _dsinks(e)
+    if output == "dbias":
+        return (heads.batch * (shape[0] > 1), heads.index * (shape[1] > 1)), _dbias(e, shape)
+    return (heads.batch, heads.kv_index), _dk(e) if output == "dk" else _dv(e)
 
 
 def _flushed(problem: Problem, output: str, r: Roundoffs) -> float:
@@ -77,20 +88,10 @@ def _coarser(one: Format, other: Format) -> Format:
     return min(one, other, key=lambda form: form.digits)
 
 
-def _capped(e: GradientErrors) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-    """dS times the soft-cap's slope: value, from above, error, variance. (Nq, Nk)"""
-    if e.st.heads.softcap is None:
-        return e.ds, e.ds_most, e.ds_bound, e.ds_variance
-    lost = np.where(e.seen, e.ds_underflow, 0.0)
-    error = e.ds_bound * (e.slope + e.slope_error) + e.ds_most * e.slope_error + lost
-    variance = e.ds_variance * e.slope**2 + e.ds**2 * e.slope_variance + lost**2
-    return e.ds * e.slope, e.ds_most * e.slope, error, variance
-
-
 def _dq(e: GradientErrors) -> Terms:
     """scale · dS k. The errors of D and lse are common to a row, so they add up coherently."""
     scale, key = abs(e.st.heads.scale), e.st.key
-    ds, most, error, variance = _capped(e)
+    ds, most, error, variance = e.capped
     magnitude, squared = np.abs(key), key**2
     value = scale * ds @ key
     mean_key = (e.weights * e.slope) @ key
@@ -113,7 +114,7 @@ def _row_shared(e: GradientErrors, ds: Float64Array, slope: Float64Array) -> Flo
 def _dk(e: GradientErrors) -> Terms:
     """scale · dSᵀ q."""
     scale, query = abs(e.st.heads.scale), e.st.query
-    ds, most, error, variance = _capped(e)
+    ds, most, error, variance = e.capped
     variance = variance + _row_shared(e, ds, e.slope)
     magnitude, squared = np.abs(query), query**2
     value = scale * transposed(ds) @ query
@@ -145,11 +146,10 @@ def _dv(e: GradientErrors) -> Terms:
     )
 
 
-def _add_bias(total: GradientSum, e: GradientErrors) -> None:
-    """dS, summed over the axes over which the bias is broadcast."""
-    shape = total.shares.shape
+def _dbias(e: GradientErrors, shape: tuple[int, ...]) -> Terms:
+    """dS, summed over the rows and keys over which the bias, of this shape, is broadcast."""
     axes = tuple(axis for axis in (-2, -1) if shape[axis] == 1)
-    terms = Terms(
+    return Terms(
         error=e.ds_bound,
         absolute=e.ds_most,
         variance=e.ds_variance + _row_shared(e, e.ds, np.ones(())),
@@ -157,8 +157,6 @@ def _add_bias(total: GradientSum, e: GradientErrors) -> None:
         value=e.ds,
         count=e.seen.astype(np.float64),
     ).map(lambda field: field.sum(axes, keepdims=True))
-    heads = e.st.heads
-    total.add((heads.batch * (shape[0] > 1), heads.index * (shape[1] > 1)), terms)
 
 
 def _dsinks(e: GradientErrors) -> Terms:

@@ -15,7 +15,7 @@ from attnspec.oracle import assumptions
 from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.float64_softmax import scores, softmax
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.heads import SCORES, Heads, IntArray, stacked, transposed
+from attnspec.oracle.heads import Heads, IntArray, stacked, transposed
 from attnspec.oracle.problem import BoolArray, Problem
 from attnspec.oracle.running_error import (
     FLOOR,
@@ -33,8 +33,9 @@ from attnspec.oracle.running_error import (
 
 __all__ = ["enclose"]
 
+TILE = 2**16
 MIN_ROWS = 16
-"""Rows that are worked on together at least: enough for a fast gemm."""
+"""Scores and rows that are worked on together: what the caches hold, and enough for a fast gemm."""
 
 
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
@@ -46,7 +47,7 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     assumptions.check()
     totals = {name: Total(_total_shape(problem, name)) for name in want}
     with np.errstate(all="ignore"):
-        for heads in stacked(problem, scores=SCORES):
+        for heads in stacked(problem):
             for rows in _tiles(problem):
                 for name, ball in _outputs(problem, _restricted(heads, rows), want):
                     places, part = _place(problem, heads, rows, name)
@@ -56,8 +57,8 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
 
 
 def _tiles(problem: Problem) -> Iterator[slice]:
-    """Slices of query rows, of about SCORES scores each (none where there is no row)."""
-    step = max(MIN_ROWS, SCORES // max(1, problem.key_count))
+    """Slices of query rows, of about TILE scores each (none where there is no row)."""
+    step = max(MIN_ROWS, TILE // max(1, problem.key_count))
     for start in range(0, problem.query_count, step):
         yield slice(start, min(start + step, problem.query_count))
 

@@ -17,14 +17,23 @@ with r = sum A a. Products and sums: Higham, Accuracy and Stability, ch. 3.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
+from attnspec.oracle.forward_deviation import (
+    exp_variance,
+    lse_deviation,
+    out_deviation,
+    rescales,
+    small_weights,
+    weight_variance,
+)
 from attnspec.oracle.problem import BoolArray, Problem
-from attnspec.oracle.roundoffs import LAMBDA, Roundoffs, flush, growth
+from attnspec.oracle.roundoffs import Roundoffs, flush, growth, output_flush
 from attnspec.oracle.score_rounding import (
     exponent_error,
     overflowing_rows,
@@ -33,72 +42,117 @@ from attnspec.oracle.score_rounding import (
 )
 from attnspec.oracle.statistics import U64, Statistics
 
-__all__ = [
-    "Forward",
-    "forward",
-    "forward_errors",
-    "output_flush",
-    "weight_error",
-    "weight_variance",
-]
+__all__ = ["INFLATION", "Bound", "Forward", "forward", "weight_error"]
 
 INFLATION = 1 + 2.0**-20
 """Covers the float64 rounding of the bounds themselves: sums of terms >= 0, below 2^-30."""
-STAGNATION = 16.0
-"""In unit roundoffs: weights below it may be lost one and all (`_stagnation`)."""
 Bound = tuple[Float64Array, Float64Array]
 
 
 @dataclass(frozen=True, eq=False)
 class Forward:
-    """The errors of a forward pass that the outputs and the gradients need.
+    """The errors of the forward pass of a stack of heads, each computed when it is asked for.
 
-    score, exponent: bounds on the error of a score before, and of the exponent after, soft-cap,
-    additions and the maximum; score_variance. (Nq, M) each.
-    out, lse: (bound, sigma). overflow: rows in which the model admits an overflow, (Nq,).
+    out, lse: bounds on what the outputs err before their last rounding; …_sigma: the predicted
+    deviations.
     """
 
-    score: Float64Array
-    exponent: Float64Array
-    score_variance: Float64Array
-    out: Bound
-    lse: Bound
-    overflow: BoolArray
+    st: Statistics
+    r: Roundoffs
+
+    @cached_property
+    def score(self) -> Float64Array:
+        """Bound on the error of a score before soft-cap and additions: (Nq, M)."""
+        return score_error(self.st, self.r)
+
+    @cached_property
+    def score_variance(self) -> Float64Array:
+        """(Nq, M)."""
+        return score_variance(self.st, self.r)
+
+    @cached_property
+    def exponent(self) -> Float64Array:
+        """Bound on the error of the exponent s - m: (Nq, M)."""
+        return exponent_error(self.st, self.r, self.score)
+
+    @cached_property
+    def overflow(self) -> BoolArray:
+        """Rows in which the model admits an overflow: (Nq,)."""
+        return overflowing_rows(self.st, self.r, self.exponent)
+
+    @cached_property
+    def log_factor(self) -> Float64Array:
+        """Bound on the error of a weight's logarithm: its own exp, and one a later rescale."""
+        exps = 1 + rescales(self.st, self.r)
+        return np.asarray(self.exponent - exps * np.log1p(-self.r.exp))
+
+    @cached_property
+    def weight(self) -> Float64Array:
+        """Bound on the error of a weight: (Nq, M)."""
+        return weight_error(self.st, self.r, self.log_factor)
+
+    @cached_property
+    def squared(self) -> Float64Array:
+        """Variance of a weight: (Nq, M)."""
+        return self.st.weights**2 * (
+            weight_variance(self.score_variance) + exp_variance(self.st, self.r)
+        )
+
+    @cached_property
+    def out(self) -> Float64Array:
+        """(Nq, Dv)."""
+        bound = _out_bound(self.st, self.r, self.weight)
+        bound[self.overflow] = np.inf
+        return np.where(self._valued, bound, 0.0)
+
+    @cached_property
+    def lse(self) -> Float64Array:
+        """(Nq,)."""
+        bound = _lse_bound(self.st, self.r, self.weight, self.log_factor)
+        bound[self.overflow] = np.inf
+        return np.where(self.st.count[..., 0] > 0, bound, 0.0)  # exactly -inf
+
+    @cached_property
+    def out_sigma(self) -> Float64Array:
+        """(Nq, Dv)."""
+        return np.where(self._valued, out_deviation(self.st, self.r, self.squared), 0.0)
+
+    @cached_property
+    def lse_sigma(self) -> Float64Array:
+        """(Nq,)."""
+        # lse moves with a dominant score by the score's error, not by e to it.
+        moved = np.minimum(self.squared, self.score_variance + exp_variance(self.st, self.r))
+        return np.where(self.st.count[..., 0] > 0, lse_deviation(self.st, self.r, moved), 0.0)
+
+    @property
+    def _valued(self) -> BoolArray:
+        """Rows whose out is not exactly 0: (Nq, 1)."""
+        return np.asarray(self.st.heads.visible.any(-1, keepdims=True))
+
+    def of(self, output: str, *, sigma: bool = True) -> Bound:
+        """(bound, sigma) of out or lse; sigma is inf, not known, where it is not asked for."""
+        bound = self.out if output == "out" else self.lse
+        if not sigma:
+            return bound, np.full_like(bound, np.inf)
+        return bound, self.out_sigma if output == "out" else self.lse_sigma
 
 
 def forward(
-    problem: Problem, stacks: Iterable[Statistics], roundoffs: Roundoffs
+    problem: Problem,
+    stacks: Iterable[Statistics],
+    roundoffs: Roundoffs,
+    *,
+    want: Collection[str] = ("out", "lse"),
+    sigma: bool = True,
 ) -> dict[str, Bound]:
-    """(bound, sigma) of out and lse of the whole problem."""
-    found = {
-        name: (np.zeros(problem.shape_of(name)), np.zeros(problem.shape_of(name)))
-        for name in ("out", "lse")
-    }
+    """(bound, sigma) of out and lse of the whole problem, those of `want`."""
+    shapes = {name: problem.shape_of(name) for name in want}
+    found = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in shapes.items()}
     for st in stacks:
-        where = st.heads.batch, st.heads.index
-        errors = forward_errors(st, roundoffs)
-        for name, pair in (("out", errors.out), ("lse", errors.lse)):
-            found[name][0][where], found[name][1][where] = pair
+        where, errors = (st.heads.batch, st.heads.index), Forward(st, roundoffs)
+        for name, (bound, deviation) in found.items():
+            bound[where], deviation[where] = errors.of(name, sigma=sigma)
     return found
-
-
-def forward_errors(st: Statistics, r: Roundoffs) -> Forward:
-    """All errors of the forward pass of a stack of heads."""
-    score = score_error(st, r)
-    exponent = exponent_error(st, r, score)
-    variance = score_variance(st, r)
-    # A weight's own exp, and one for each later rescale.
-    log_factor = exponent - (1 + _rescales(st, r)) * np.log1p(-r.exp)
-    error = weight_error(st, r, log_factor)
-    out, lse = _out_bound(st, r, error), _lse_bound(st, r, error, log_factor)
-    out_sigma, lse_sigma = _sigmas(st, r, variance)
-    overflow = overflowing_rows(st, r, exponent)
-    out[overflow], lse[overflow] = np.inf, np.inf
-    no_value = ~st.heads.visible.any(-1)  # exactly 0
-    out[no_value], out_sigma[no_value] = 0.0, 0.0
-    nothing = st.count[..., 0] == 0  # exactly -inf
-    lse[nothing], lse_sigma[nothing] = 0.0, 0.0
-    return Forward(score, exponent, variance, (out, out_sigma), (lse, lse_sigma), overflow)
 
 
 def weight_error(st: Statistics, r: Roundoffs, log_factor: Float64Array) -> Float64Array:
@@ -117,17 +171,12 @@ def weight_error(st: Statistics, r: Roundoffs, log_factor: Float64Array) -> Floa
 # -- output ------------------------------------------------------------------------------------
 
 
-def _rescales(st: Statistics, r: Roundoffs) -> Float64Array:
-    """How often a row's sums may be rescaled; each multiplies in one more exp. (Nq, 1)"""
-    return np.ceil(st.count / r.tile)
-
-
 def _out_bound(st: Statistics, r: Roundoffs, error: Float64Array) -> Float64Array:
     """The bound on out before its last rounding. (Nq, Dv)"""
     moved, mass, deviation, output, usable = _perturbed(st, error)
     # Numerator: a product, additions, a multiplication and an addition a rescale, the division.
     # Denominator: the same without the product. 1 / (1 + d) is again within growth of 1.
-    chain = growth(st.count + 2 * _rescales(st, r) + 4, r.unit)
+    chain = growth(st.count + 2 * rescales(st, r) + 4, r.unit)
     # P rounded: sum A |v| in the numerator alone, or, where l sums the rounded P, centred as
     # above, sum A |v - o|: by Cauchy-Schwarz at most the deviation.
     rounded = (1 + r.probability) * (1 + r.operand) ** 2 - 1
@@ -176,31 +225,15 @@ def _underflow(
     st: Statistics, r: Roundoffs, error: Float64Array, usable: BoolArray
 ) -> Float64Array:
     """Absolute errors: products and inputs below the accumulator's range, P below storage's."""
-    lost = 2 * r.eta * (st.count + 2 * _rescales(st, r) + 6) + output_flush(r)
+    lost = 2 * r.eta * (st.count + 2 * rescales(st, r) + 6) + output_flush(r)
     if not r.probability:
         return np.broadcast_to(lost, st.mean.shape)
     if r.storage.name != "float16":
         return np.asarray(lost + r.probability_eta * st.count * st.largest_value)
-    small = _small_weights(st, r, error)
+    small = small_weights(st, r, error)
     small[~usable] = st.visible[~usable]
     share = 1.0 if r.normalised else 1 / st.row_sum_low
     return lost + 2 * r.probability_eta * share * (small @ np.abs(st.value))
-
-
-def _small_weights(st: Statistics, r: Roundoffs, error: Float64Array) -> Float64Array:
-    """1.0 for the weights that the kernel may round as subnormal numbers of the storage format.
-
-    The computed weight is at least A - W, and at least A / 2 where W <= A / 2.
-    """
-    size = 1.0 if r.normalised else st.row_sum
-    return (st.visible & ((st.weights - error) * size < 2 * r.storage.smallest_normal)).astype(
-        np.float64
-    )
-
-
-def output_flush(r: Roundoffs) -> float:
-    """A subnormal result may be flushed to zero, except in float16."""
-    return 0.0 if r.storage.name == "float16" else flush(r.storage)
 
 
 def _sum_overflows(st: Statistics, r: Roundoffs, mass: Float64Array) -> BoolArray:
@@ -231,79 +264,10 @@ def _lse_bound(
     core = np.where(st.usable & (relative < 0.5), relative * (1 + relative), np.inf)
     core = np.minimum(core, largest)
     # The sum's roundings multiply it by k factors (1 + d): their log is at most -k log(1 - u).
-    core = core - (count + 2 * _rescales(st, r)[..., 0] + 2) * np.log1p(-r.unit)
+    core = core - (count + 2 * rescales(st, r)[..., 0] + 2) * np.log1p(-r.unit)
     shift = np.where(alive, log_factor, 0.0).max(-1, initial=0)
     # m scaled and added, the sum converted from base 2: three roundings each; log l.
     last = growth(3, r.unit) * (np.abs(st.lse) + np.abs(st.row_max[..., 0]) + 2 * shift + core)
     last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1)) + core)
     flushed = 0.0 if r.lse.name == "float16" else flush(r.lse)
     return np.asarray((core + last + flushed) * INFLATION)
-
-
-# -- deviations --------------------------------------------------------------------------------
-
-
-def _sigmas(
-    st: Statistics, r: Roundoffs, variance: Float64Array
-) -> tuple[Float64Array, Float64Array]:
-    """Predicted standard deviations of out and lse before their last rounding."""
-    third = r.unit**2 / 3
-    rescales = _rescales(st, r)
-    # The maximum of random keys changes about log T times in T tiles.
-    exps = (1 + np.log1p(rescales)) * r.exp**2 / 3
-    squared = st.weights**2 * (weight_variance(variance) + exps)
-    dv = st.value.shape[-1]
-    total = squared.sum(-1, keepdims=True)
-    second, first, _ = np.split(squared @ st.moments, [dv, 2 * dv], axis=-1)
-    centred = np.maximum(second - 2 * st.mean * first + total * st.mean**2, 0)
-    rounded = (r.probability**2 + 2 * r.operand**2) / 3
-    mean2 = st.mean**2
-    out = centred + rounded * st.squared_weights_moment
-    out = out + third * st.count * (st.squared_weights_moment + mean2)
-    out = out + third * (st.count + 8 * rescales + 4) * mean2
-    lost_output, lost_weight = _stagnation(st, r)
-    out = out + lost_output**2 + (lost_weight * st.mean) ** 2
-    out = out + (2 * r.eta) ** 2 * (st.count + 6) * (1 + st.largest_value) ** 2
-    out = out + output_flush(r) ** 2
-    if r.probability and r.storage.name == "float16":
-        share = r.probability_eta * (1.0 if r.normalised else 1 / np.maximum(st.row_sum, 1))
-        out = out + share**2 / 3 * (_small_weights(st, r, np.zeros(())) @ (st.value**2))
-    # lse moves with a dominant score by the score's error, not by e to it.
-    lse = np.minimum(squared, variance + exps).sum(-1, keepdims=True)
-    core = np.sqrt(lse + third * (st.count + 8 * rescales) + lost_weight**2)[..., 0]
-    last = r.unit * (2 * np.abs(st.lse) + 2 * np.abs(st.row_max[..., 0]))
-    last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1)))
-    return np.sqrt(out), core + last / LAMBDA
-
-
-def weight_variance(variance: Float64Array) -> Float64Array:
-    """Relative variance of e^error for a score's error of this variance.
-
-    To first order they are the same. Where errors reach a tenth (large scores in a coarse
-    format) e^error is skewed: 6 sigma of it shall cover e to the 6 sigma of the score.
-    """
-    return np.asarray((np.expm1(np.minimum(LAMBDA * np.sqrt(variance), 50.0)) / LAMBDA) ** 2)
-
-
-def _stagnation(st: Statistics, r: Roundoffs) -> tuple[Float64Array, Float64Array]:
-    """What strictly sequential sums may lose coherently, of sum A v and of sum A. (Nq, ·)
-
-    Adding a < u S to a sum S returns S: the error is -a every time, not a random rounding, so a
-    dominant key that comes first hides every later weight below u. In general an addition errs by
-    at most min(a, u S); errors of one sign need addends that fall between the same two numbers,
-    that is, addends of a few u. Below `STAGNATION` u they are counted as coherent.
-
-    That is measured, not proven: generic rows (weights that differ by a tenth or more, in a
-    dominated row) stay below 0.6 of 6 sigma. Rows of more nearly equal weights under a dominant
-    one, and long rows of equal weights with equal values, are structured inputs: judge them by the
-    hard bound alone.
-    """
-    coherent = np.where(st.weights < STAGNATION * r.unit, np.minimum(st.weights, r.unit), 0.0)
-    lost = coherent.sum(-1, keepdims=True)
-    some = (lost > r.unit).any(-2, keepdims=True)  # heads
-    if not some.any():
-        return np.zeros_like(st.mean), np.zeros_like(lost)
-    # The sums shrink by up to this share; from a half on, first order says nothing.
-    left = np.where(lost < 0.5, 1 - lost, np.nan)
-    lost_output, lost_weight = (coherent @ st.value) / left, lost / left
-    return np.where(some, lost_output, 0.0), np.where(some, lost_weight, 0.0)

@@ -17,7 +17,8 @@ from functools import cached_property
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.forward_rounding import Forward, weight_error, weight_variance
+from attnspec.oracle.forward_deviation import weight_variance
+from attnspec.oracle.forward_rounding import Forward, weight_error
 from attnspec.oracle.heads import transposed
 from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.roundoffs import Roundoffs, flush, growth
@@ -79,7 +80,7 @@ class GradientErrors:
         and the division's.
         """
         st, r = self.st, self.r
-        lse = self.forward.lse[0][..., None]
+        lse = self.forward.lse[..., None]
         stored = lse + r.lse.unit_roundoff * (np.abs(st.lse)[..., None] + lse) + flush(r.lse)
         apart = growth(2, r.unit) * (np.log(np.maximum(st.row_sum, 1)) + stored)
         factor = self.forward.exponent + stored + apart
@@ -131,7 +132,7 @@ class GradientErrors:
     def delta_error(self) -> Float64Array:
         """|D̂ - D|, the larger of the two ways to compute it. (Nq, 1)"""
         st, r, size = self.st, self.r, self.dout.shape[-1]
-        most, error = st.absolute_output, self.forward.out[0]
+        most, error = st.absolute_output, self.forward.out
         error = error + r.output * (most + error) + flush(r.storage)
         chain = growth(size + 1, r.unit)
         terms = np.abs(self.dout) * (error + chain * (most + error))
@@ -204,9 +205,9 @@ class GradientErrors:
         bad |= 2 * self.dp_terms.max(-1, initial=0) >= (stored if r.score else holds)
         largest = (self.ds_most + self.ds_error).max(-1, initial=0)
         bad |= ~(largest < stored)  # NaN counts as unknown
-        output = (st.absolute_output + forward.out[0]).max(-1, initial=0)
+        output = (st.absolute_output + forward.out).max(-1, initial=0)
         bad |= ~(output < r.storage.largest * (1 - r.output))
-        bad |= ~(np.abs(st.lse) + forward.lse[0] < r.lse.largest * (1 - r.lse.unit_roundoff))
+        bad |= ~(np.abs(st.lse) + forward.lse < r.lse.largest * (1 - r.lse.unit_roundoff))
         return np.asarray((bad & (st.count[..., 0] > 0))[..., None])
 
     @cached_property
@@ -243,6 +244,16 @@ class GradientErrors:
         steepest = np.minimum(0.77, 2 * (1 - np.tanh(nearest) ** 2) + 2.0**-43)
         return np.where(self.seen, steepest * score / cap + self._slope_own, 0.0)
 
+    @cached_property
+    def capped(self) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
+        """dS times the slope: value, from above, error, variance. (Nq, Nk)"""
+        if self.st.heads.softcap is None:
+            return self.ds, self.ds_most, self.ds_bound, self.ds_variance
+        slope, lost = self.slope, np.where(self.seen, self.ds_underflow, 0.0)
+        error = self.ds_bound * (slope + self.slope_error) + self.ds_most * self.slope_error + lost
+        variance = self.ds_variance * slope**2 + self.ds**2 * self.slope_variance + lost**2
+        return self.ds * slope, self.ds_most * slope, error, variance
+
     # -- predicted deviations ----------------------------------------------------------------------
 
     @cached_property
@@ -255,14 +266,14 @@ class GradientErrors:
         """Of P, relative, from the lse: common to a row. (Nq, 1)"""
         lse = np.where(self.st.count[..., 0] > 0, self.st.lse, 0.0)
         stored = self.r.lse.unit_roundoff**2 / 3 * lse**2
-        return (self.forward.lse[1] ** 2 + stored)[..., None]
+        return (self.forward.lse_sigma**2 + stored)[..., None]
 
     @cached_property
     def delta_variance(self) -> Float64Array:
         """Of D: common to a row. (Nq, 1)"""
         mean2, dout2 = self.st.mean**2, self.dout**2
         third = self.r.unit**2 / 3 * self.dout.shape[-1]
-        output = self.forward.out[1] ** 2 + (self.r.output**2 / 3 + third) * mean2
+        output = self.forward.out_sigma**2 + (self.r.output**2 / 3 + third) * mean2
         return np.asarray((dout2 * output).sum(-1, keepdims=True) + third * self.delta**2)
 
     @cached_property

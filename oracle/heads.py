@@ -1,4 +1,4 @@
-"""Several query heads side by side, for engines whose NumPy calls cost more than their arithmetic.
+"""Several query heads side by side, for code whose NumPy calls cost more than their arithmetic.
 
 What a head is, `Problem.heads` decides; here heads only get a common leading axis.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import islice
 from typing import Any
 
@@ -20,9 +21,10 @@ __all__ = ["SCORES", "Heads", "IntArray", "disjoint", "stacked", "transposed"]
 
 IntArray = npt.NDArray[np.int64]
 
-SCORES = 2**16
-"""Scores that are worked on together: an array of them fits the caches. A head that has more
-stands alone."""
+SCORES = 2**14
+"""Scores that are worked on together: enough to hide the cost of a call, and few enough that an
+array of them fits the caches and malloc need not ask the system for it. A head with more stands
+alone."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,8 +52,17 @@ def stacked(problem: Problem, *, scores: int = SCORES) -> Iterator[Heads]:
     """All heads in order, as many at a time as have `scores` scores together, at least one."""
     heads = problem.heads()
     count = max(1, scores // max(1, problem.query_count * problem.key_count))
+    if problem.batch * problem.query_heads <= count:
+        yield _whole(problem)
+        return
     while some := list(islice(heads, count)):
         yield _side_by_side(some)
+
+
+@lru_cache(maxsize=1)
+def _whole(problem: Problem) -> Heads:
+    """All heads of a small problem, kept: the engines and the tolerance read them in turn."""
+    return _side_by_side(list(problem.heads()))
 
 
 def _side_by_side(heads: Sequence[Head]) -> Heads:

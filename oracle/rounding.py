@@ -143,10 +143,12 @@ def tolerance(
     *,
     arithmetic: Arithmetic,
     want: Sequence[str] = ("out",),
+    sigma: bool = True,
     statistics: Sequence[Statistics] | None = None,
 ) -> dict[str, Tolerance]:
     """The tolerance of each wanted output (a name of `OUTPUTS`) under the declared arithmetic.
 
+    Without `sigma`, the sigma of out and lse is left at inf, not known, which saves its time.
     `statistics`, from `statistics(problem)`, saves their computation where several arithmetics
     are asked about one problem; without it they live one stack of heads at a time. Slots that hold
     NaN or infinity count as 0: their rows are judged by what they are, not by how far they lie.
@@ -157,9 +159,9 @@ def tolerance(
     stacks = each_statistics(problem) if statistics is None else iter(statistics)
     with np.errstate(all="ignore"):  # overflow and inf - inf end as inf, below
         if any(name.startswith("d") for name in want):
-            found = backward(problem, stacks, roundoffs)
+            found = backward(problem, stacks, roundoffs, want=want)
         else:
-            found = forward(problem, stacks, roundoffs)
+            found = forward(problem, stacks, roundoffs, want=want, sigma=sigma)
         return {
             name: Tolerance(
                 _known(found[name][0]), _known(found[name][1]), _format(problem, name, roundoffs)

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from attnspec.oracle.formats import FORMATS, Float64Array, Format
 
-__all__ = ["LAMBDA", "Roundoffs", "flush", "growth", "operand_roundoff"]
+__all__ = ["LAMBDA", "Roundoffs", "flush", "growth", "operand_roundoff", "output_flush"]
 
 LAMBDA = 6.0
 """How many standard deviations an element may err on generic inputs. Fixed before the data, and not
@@ -72,6 +72,11 @@ def flush(fmt: Format) -> float:
     float16 subnormals are always kept: half of their spacing.
     """
     return fmt.smallest_subnormal / 2 if fmt.name == "float16" else fmt.smallest_normal
+
+
+def output_flush(r: Roundoffs) -> float:
+    """A subnormal result may be flushed to zero, except in float16."""
+    return 0.0 if r.storage.name == "float16" else flush(r.storage)
 
 
 def operand_roundoff(operands: str | None, accumulate: Format) -> float:

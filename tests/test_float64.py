@@ -280,7 +280,7 @@ def test_a_key_hidden_from_one_row_only_may_hold_anything_finite() -> None:
 def test_tiles_add_up(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
     p = dense(11, rows=11, bias=np.zeros(shape), sinks=np.ones(2), softcap=2.0, causal=True)
     whole = float64.enclose(p, want=defined(p))
-    monkeypatch.setattr(float64, "SCORES", 9 * 4)
+    monkeypatch.setattr(float64, "TILE", 9 * 4)
     monkeypatch.setattr(float64, "MIN_ROWS", 1)
     tiled = check(p)
     for name, enclosure in tiled.outputs.items():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from attnspec.oracle import float64, statistics
+from attnspec.oracle.formats import FORMATS
 from attnspec.oracle.heads import disjoint, stacked
 from attnspec.oracle.problem import OUTPUTS, Problem
 from attnspec.oracle.rounding import CLASSES, tolerance
@@ -69,30 +70,49 @@ def one_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "stacked", lambda p, **_: stacked(p, scores=0))
 
 
-# Some heads have what makes the tolerance take another branch: scores far beyond resolution, a
-# key that dominates, overflow.
+# Some heads have what makes the tolerance take another branch: scores far beyond resolution,
+# overflow, a key that dominates.
 SPREADS = {
     "alike": np.ones(4),
     "huge": np.array([1, 1e6, 1, 1e30]),
-    "dominated": np.array([1, 1, 60, 1]),
+    "dominated": np.array([0, 3, 0, 6]),
 }
 
 
 @pytest.mark.parametrize("name", SPREADS)
 @pytest.mark.parametrize("bias", [(4, 1, KEYS), (2, 1, ROWS, 1), (ROWS, KEYS)])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 def test_a_head_gets_what_it_gets_alone(
-    monkeypatch: pytest.MonkeyPatch, name: str, bias: tuple[int, ...]
+    monkeypatch: pytest.MonkeyPatch, name: str, bias: tuple[int, ...], dtype: str
 ) -> None:
     p = problem(bias=np.linspace(-1, 1, int(np.prod(bias)), dtype=F32).reshape(bias))
-    p = p.replace(q=p.q * SPREADS[name].astype(F32)[:, None, None], softcap=None)
-    together = [tolerance(p, arithmetic=a, want=OUTPUTS) for _, a in CLASSES]
-    enclosed = float64.enclose(p, want=OUTPUTS)
+    operands = {"q": p.q * SPREADS[name].astype(F32)[:, None, None], "k": p.k, "v": p.v}
+    form = FORMATS[dtype]
+    p = p.replace(**{n: form.round(x) for n, x in operands.items()}, softcap=None)
+    check_alone(monkeypatch, p)
+
+
+def test_weights_that_vanish_in_one_head_do_not_count_in_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Below u in sum in the first head, and above in the second."""
+    plain = dict.fromkeys(("alibi", "sinks", "mask", "softcap")) | {"causal": False}
+    bias = np.zeros((4, 1, KEYS), F32)
+    bias[0, 0, -1], bias[1, 0, 1:] = -18, -15
+    check_alone(monkeypatch, problem(bias=bias, **plain).replace(scale=0.0))
+
+
+def check_alone(monkeypatch: pytest.MonkeyPatch, p: Problem) -> None:
+    """What each head gets together with others is what it gets alone."""
+    want = [name for name in OUTPUTS if name != "dsinks" or p.sinks is not None]
+    together = [tolerance(p, arithmetic=a, want=want) for _, a in CLASSES]
+    enclosed = float64.enclose(p, want=want)
     one_at_a_time(monkeypatch)
     close = partial(np.testing.assert_allclose, rtol=1e-12)
     for (_, arithmetic), found in zip(CLASSES, together, strict=True):
-        for output, alone in tolerance(p, arithmetic=arithmetic, want=OUTPUTS).items():
+        for output, alone in tolerance(p, arithmetic=arithmetic, want=want).items():
             close(found[output].hard, alone.hard)
             close(found[output].sigma, alone.sigma)
-    for output, enclosure in float64.enclose(p, want=OUTPUTS).outputs.items():
+    for output, enclosure in float64.enclose(p, want=want).outputs.items():
         close(enclosed[output].value, enclosure.value)
         close(enclosed[output].bound, enclosure.bound)
