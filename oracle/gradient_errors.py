@@ -246,10 +246,17 @@ class GradientErrors:
 
     @cached_property
     def capped(self) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
-        """dS times the slope: value, from above, error, variance. (Nq, Nk)"""
+        """dS times the slope, as dq and dk use it: value, from above, error, variance. (Nq, Nk)
+
+        They multiply it by the scale. A step that stores the product scale · dS loses up to
+        `score_eta` of it, which is `score_eta` / |scale| of dS.
+        """
+        scaled = self.r.score_eta / abs(self.st.heads.scale) if self.st.heads.scale else 0.0
+        stored = np.where(self.seen, scaled, 0.0)
         if self.st.heads.softcap is None:
-            return self.ds, self.ds_most, self.ds_bound, self.ds_variance
-        slope, lost = self.slope, np.where(self.seen, self.ds_underflow, 0.0)
+            variance = self.ds_variance + stored**2
+            return self.ds, self.ds_most, self.ds_bound + stored, variance
+        slope, lost = self.slope, np.where(self.seen, self.ds_underflow, 0.0) + stored
         error = self.ds_bound * (slope + self.slope_error) + self.ds_most * self.slope_error + lost
         variance = self.ds_variance * slope**2 + self.ds**2 * self.slope_variance + lost**2
         return self.ds * slope, self.ds_most * slope, error, variance
