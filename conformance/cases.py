@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from attnspec.conformance.inputs import FAMILIES
+from attnspec.conformance.judge import RMS_ELEMENTS
 from attnspec.conformance.options import OPTIONS
 from attnspec.oracle.formats import FORMATS
 from attnspec.oracle.problem import OUTPUTS, Diagonal, Problem
@@ -94,8 +95,15 @@ STRUCTURED_SETTINGS = {("scale", "zero"), ("bias", "finite-minimum")}
 
 
 def is_generic(case: Case) -> bool:
-    """Whether the roundings that the case causes are independent (see `inputs`)."""
-    return FAMILIES[case.family].generic and STRUCTURED_SETTINGS.isdisjoint(case.settings)
+    """Whether the roundings that the case causes are independent (see `inputs`).
+
+    One row's errors are in every number of dk and dv: where these are enough for a mean square,
+    it has nothing to average.
+    """
+    elements = case.shape.keys * max(case.shape.size, case.shape.value_size)
+    lone_row = case.shape.queries == 1 and elements >= RMS_ELEMENTS
+    structured = not STRUCTURED_SETTINGS.isdisjoint(case.settings)
+    return FAMILIES[case.family].generic and not structured and not lone_row
 
 
 # -- drawing -----------------------------------------------------------------------------------
@@ -123,10 +131,10 @@ def draw(case: Case, *, dtype: str, diagonal: Diagonal, seed: int) -> Problem:
 
 
 def _with_heads(case: Case) -> Shape:
-    """Grouped heads: two query heads for each key head, or all for one."""
+    """Grouped heads: three query heads for each key head (two is halving), or all for one."""
     chosen = dict(case.settings).get("gqa")
     if chosen == "grouped":
-        return replace(case.shape, heads=2 * case.shape.kv_heads)
+        return replace(case.shape, heads=3 * case.shape.kv_heads)
     return replace(case.shape, kv_heads=1) if chosen else case.shape
 
 
@@ -136,6 +144,8 @@ SMALL = Shape(2, 2, 2, 33, 65, 40, 40)
 WIDE = Shape(1, 2, 2, 128, 256, 64, 64)  # 8,192 elements a head: enough for a mean square
 OPTION = Shape(2, 2, 2, 24, 40, 16, 16)
 SQUARE = Shape(2, 2, 2, 33, 33, 16, 16)
+TILED = Shape(1, 2, 2, 65, 513, 16, 16)  # every usual tile of rows and keys, and one more of each
+DECODE = Shape(3, 3, 3, 1, 1025, 8, 8)  # one row and the keys of a cache; more heads than a pair
 
 TILE_EDGES = (
     *((1, 1), (1, 2), (2, 1), (1, 127), (1, 128), (1, 129), (15, 17), (16, 16), (17, 15)),
@@ -166,6 +176,7 @@ def reference_cases(claim: str, *, level: str, options: Collection[str], turn: T
     """The cases that forward and lse are compared with the oracle on, for claimed options."""
     parts: Iterable[Iterator[Case]] = (_families(level), _lengths(level, options), _sizes(level))
     found = [*itertools.chain(*parts), *_settings(level, options)]
+    found += [*_tiles(level, options, turn), *_triples(level, options, turn)]
     return list(dict.fromkeys(found))
 
 
@@ -250,6 +261,31 @@ def _settings(level: str, options: Collection[str]) -> Iterator[Case]:
             yield Case("normal", OPTION, settings)
             if level == "full":
                 yield Case("large", SQUARE, settings)
+
+
+def _tiles(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
+    """Every claimed option beyond the first tile of keys; at level standard types share variants.
+
+    `OPTION` fits in one tile of most kernels: an index that starts again in each tile, or a tile
+    skipped that should not be, shows here alone.
+    """
+    first, types = turn if level == "standard" else (0, 1)
+    for option in OPTIONS if level != "smoke" else ():
+        variants = list(OPTIONS[option]) if option in options else []
+        for variant in variants[first::types] or variants[:1]:
+            for shape in (TILED, DECODE):
+                yield Case("normal", shape, ((option, variant),))
+
+
+def _triples(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
+    """Every three claimed options together, in one variant each; types share as in `_tiles`."""
+    first, types = turn if level == "standard" else (0, 1)
+    claimed = [option for option in OPTIONS if option in options] if level != "smoke" else []
+    triples = list(itertools.combinations(claimed, 3))
+    for number in range(first, len(triples), types):
+        variants = [list(OPTIONS[option]) for option in triples[number]]
+        chosen = [names[number % len(names)] for names in variants]
+        yield Case("normal", OPTION, tuple(zip(triples[number], chosen, strict=True)))
 
 
 def _variants(first: str, second: str, *, number: int, every: bool) -> Iterator[tuple[str, str]]:

@@ -118,6 +118,10 @@ def _lengths(name: str, *, axis: int, low: float) -> Variant:
     return draw
 
 
+def _lse_cotangent(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    return {"dlse": form.round(rng.standard_normal(shape[:3]))}
+
+
 OPTIONS: dict[str, dict[str, Variant]] = {
     "causal": {"on": _fixed(causal=True)},
     "window": {
@@ -161,6 +165,7 @@ OPTIONS: dict[str, dict[str, Variant]] = {
         "zero": _fixed(scale=0.0),
         "large": _fixed(scale=2.0),
     },
+    "return_lse": {"differentiated": _lse_cotangent},
     "gqa": {"grouped": _fixed(), "single": _fixed()},
 }
 """option -> variant -> fields. `gqa` changes the shape instead (see `cases`)."""
