@@ -129,6 +129,23 @@ def _with_empty_rows(problem: Problem) -> Iterator[Problem]:
         yield take_keys(problem, np.arange(max(1, problem.query_count // 2)))
 
 
+def visible_nan(trial: Trial, problem: Problem) -> None:
+    """A NaN query spoils its row, and a NaN key or value every row that sees it: none is lost."""
+    seen = visible(problem)
+    for name in ("q", "k", "v"):
+        x = getattr(problem, name).copy()
+        place = np.zeros(x.shape[:3], dtype=np.bool_)
+        place[0, 0, x.shape[2] // 2] = True
+        x[place] = np.nan
+        out = trial.ask(problem.replace(**{name: x}))["out"]
+        if name == "q":
+            rows = place & seen.any(-1)
+        else:
+            rows = np.asarray((seen & for_query_heads(problem, place)[:, :, None]).any(-1))
+        what = f"NaN in {name} is not NaN in the output"
+        trial.same(out[rows], np.full_like(out[rows], np.nan), what=what)
+
+
 EMPTY = ("mask:empty-rows", "causal:on", "window:sliding", "key_lengths:zero")
 
 CLAIMS = (
@@ -193,5 +210,12 @@ CLAIMS = (
         check=empty_rows_lse,
         settings=(*EMPTY, "causal:on+sinks:normal", "window:sliding+sinks:normal"),
         options=("return_lse",),
+    ),
+    Claim(
+        id="visible-nan-is-not-lost",
+        statement="NaN in a query, key or value makes the rows NaN that it enters.",
+        source="ch11.def7 (8), in IEEE 754 arithmetic",
+        check=visible_nan,
+        settings=("", "causal:on", "mask:full", "softcap:tight", "sinks:normal", "gqa:grouped"),
     ),
 )

@@ -264,6 +264,7 @@ FAULTS: dict[str, Kernel] = {
     "heads-are-independent": of(shared_quantisation),
     "row-without-keys-returns-zero": spoiled("out", mean_where_empty),
     "row-without-keys-has-lse-minus-infinity": spoiled("lse", lambda p, x: np.maximum(x, -5e4)),
+    "visible-nan-is-not-lost": spoiled("out", lambda p, x: np.nan_to_num(x.astype(np.float64))),
     "weights-sum-to-one": of(padding_counts),
     "weights-are-probabilities": of(finite_hiding),
     "output-averages-values": of(shared_quantisation),
