@@ -243,7 +243,7 @@ def _sink_gradient(sink: Ball, shift: Ball, terms: int) -> Ball:
     size = np.abs(shift.value)
     radius = around * (size + shift.radius)
     radius += weight * (shift.radius + (gamma(terms) + 2 * U) * size)
-    value = np.einsum("...i,...i->...", weight, shift.value)
+    value = (weight[..., None, :] @ shift.value[..., None])[..., 0, 0]
     return Ball(value, (radius + FLOOR).sum(-1) * SLACK)
 
 
