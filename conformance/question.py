@@ -160,6 +160,8 @@ class Question:
             status, message = error.status, error.message
         elif error is not None:
             status, message = "error", f"{type(error).__name__} in the suite: {error}"
+        elif not self.findings:
+            status, message = "not claimed", "nothing to compare on this case"
         worst = max(self.findings, key=lambda f: f.fraction, default=Finding(0.0, "", (), ""))
         return Verdict(
             impl=self.impl,

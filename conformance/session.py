@@ -66,9 +66,9 @@ class Session:
     def _questions(self, claim: str, cases: Cases) -> list[Question]:
         ranked: dict[tuple[str, Case], list[Question]] = {}
         for impl, kernel in self.kernels.items():
-            dtypes = self._dtypes(kernel)
-            for index, dtype in enumerate(dtypes):
-                chosen = self._cases(claim, kernel, cases, (index, len(dtypes)))
+            dtypes = tuple(self._dtypes(kernel))
+            for dtype in dtypes:
+                chosen = self._cases(claim, kernel, cases, (dtype, dtypes))
                 for case in chosen if offers(kernel, claim) else chosen[:1]:
                     question = Question(impl, kernel, claim, dtype, case, self.seed)
                     ranked.setdefault((dtype, case), []).append(question)

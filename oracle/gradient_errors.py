@@ -248,10 +248,11 @@ class GradientErrors:
     def capped(self) -> tuple[Float64Array, Float64Array, Float64Array, Float64Array]:
         """dS times the slope, as dq and dk use it: value, from above, error, variance. (Nq, Nk)
 
-        They multiply it by the scale. A step that stores the product scale · dS loses up to
-        `score_eta` of it, which is `score_eta` / |scale| of dS.
+        They multiply it by the scale. Where a step stores the product scale · dS, for the next
+        one or as the operand of dq and dk, it loses up to eta of it, which is eta / |scale| of dS.
         """
-        scaled = self.r.score_eta / abs(self.st.heads.scale) if self.st.heads.scale else 0.0
+        eta = self.r.score_eta + self.r.probability_eta
+        scaled = eta / abs(self.st.heads.scale) if self.st.heads.scale else 0.0
         stored = np.where(self.seen, scaled, 0.0)
         if self.st.heads.softcap is None:
             variance = self.ds_variance + stored**2

@@ -164,10 +164,15 @@ def tolerance(
             found = forward(problem, stacks, roundoffs, want=want, sigma=sigma)
         return {
             name: Tolerance(
-                _known(found[name][0]), _known(found[name][1]), _format(problem, name, roundoffs)
+                _known(found[name][0]), _visible(*found[name]), _format(problem, name, roundoffs)
             )
             for name in want
         }
+
+
+def _visible(hard: Float64Array, sigma: Float64Array) -> Float64Array:
+    """A variance below 2^-1000 vanishes in float64: no smaller sigma than 2^-500 is known."""
+    return _known(np.where(hard > 0, np.maximum(sigma, 2.0**-500), sigma))
 
 
 def _known(bound: Float64Array) -> Float64Array:

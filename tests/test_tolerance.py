@@ -220,3 +220,12 @@ def test_the_accumulator_is_the_wider_of_the_two():
     assert PLAIN.resolve("bfloat16").unit == 2.0**-8
     assert EAGER.resolve("float32").score == 0.0
     assert EAGER.resolve("bfloat16").score == 2.0**-8
+
+
+def test_a_variance_that_underflows_is_not_a_deviation_of_zero():
+    rng = np.random.default_rng(3)
+    q, k, v, dout = (rng.standard_normal((1, 1, n, 4)) for n in (1, 800, 800, 1))
+    far = Problem(q=q, k=k, v=v, scale=0.5, alibi=np.array([0.5]), dout=dout)
+    bound = tolerance(far, arithmetic=PLAIN, want=("dv",))["dv"]
+    assert 0 < bound.hard[0, 0, 0, 0] < 2.0**-500
+    assert bound.sigma.min() > 0
