@@ -147,11 +147,11 @@ def _mean_error(problem: Problem, kernel: Kernel) -> Float64Array:
 
 
 def tightest_class(problem: Problem, actual: Array, exact: Enclosure) -> str:
-    """The name of the tightest arithmetic class whose bounds the output keeps; "" if none."""
+    """The name of the tightest arithmetic class whose bounds the output keeps, or `none`."""
     distance = excess(actual, exact)
     for name, arithmetic in CLASSES:
         allowed = tolerances(problem, arithmetic, ("out",))["out"]
         bound = np.minimum(LAMBDA * allowed.sigma, allowed.hard) + exact.bound
         if np.all(distance <= bound):
             return name
-    return ""
+    return "none"

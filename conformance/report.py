@@ -161,15 +161,9 @@ def _classes(verdicts: Verdicts, impls: Sequence[str]) -> Table:
 
 
 def _class(verdicts: Verdicts, dtype: str) -> str:
-    names = [name for name, _ in CLASSES]
-    judged = [
-        v for v in verdicts if v.claim == "out" and v.generic and v.status in ("pass", "fail")
-    ]
-    if not judged:
-        return ""
-    if any(not verdict.tightest for verdict in judged):
-        return "none"
-    name = max((verdict.tightest for verdict in judged), key=names.index)
+    names = [*(name for name, _ in CLASSES), "none"]
+    met = [verdict.tightest for verdict in verdicts if verdict.claim == "out" and verdict.tightest]
+    name = max(met, key=names.index, default="")
     return name.replace("float32", dtype) if dtype == "float64" else name
 
 
