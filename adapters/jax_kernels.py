@@ -65,7 +65,8 @@ def _compiled() -> Callable[..., Array]:
     """Compiled as a whole: op by op, every new shape costs JAX seconds."""
     import jax
 
-    return jax.jit(_attention, static_argnames=("causal", "sides"))
+    compiled: Callable[..., Array] = jax.jit(_attention, static_argnames=("causal", "sides"))
+    return compiled
 
 
 def _attention(
