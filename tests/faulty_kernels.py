@@ -31,6 +31,11 @@ FAULTS = (
     "lse_without_sink",
     "window_exclusive",
     "mask_inverted",
+    "mask_starts_again",
+    "causal_lost_in_long_rows",
+    "heads_halved",
+    "last_of_1025_keys_dropped",
+    "softcap_lost_beside_two",
     "float64_output",
     "transposed_output",
     "writes_into_query",
@@ -61,9 +66,18 @@ def _attention(fault, q, k, v, scale, causal, window, mask, bias, softcap, sinks
         q /= np.asarray(2, q.dtype)
         q[..., 0, 0] += np.asarray(1, q.dtype)
     group = q.shape[1] // k.shape[1]
-    repeat = (lambda x: np.tile(x, (1, group, 1, 1))) if fault == "heads_tiled" else (
-        lambda x: np.repeat(x, group, axis=1))  # fmt: skip
-    query, key, value = (x.astype(np.float32) for x in (q, repeat(k), repeat(v)))
+    heads = np.arange(q.shape[1]) // group
+    if fault == "heads_tiled":
+        heads = np.arange(q.shape[1]) % k.shape[1]
+    elif fault == "heads_halved":
+        heads = np.arange(q.shape[1]) // min(2, group) % k.shape[1]
+    query, key, value = (x.astype(np.float32) for x in (q, k[:, heads], v[:, heads]))
+    if fault == "causal_lost_in_long_rows" and key.shape[2] > 300:
+        causal = False
+    if fault == "softcap_lost_beside_two" and causal and bias is not None:
+        softcap = None
+    if fault == "mask_starts_again" and mask is not None and mask.shape[-1] > 1:
+        mask = mask[..., np.arange(mask.shape[-1]) % 64]
     if fault == "scale_by_d":
         scale = 1 / q.shape[-1]
     score = _scores(fault, query, key, np.float32(scale), causal, window, mask, bias, softcap)
@@ -117,7 +131,10 @@ def _softmax_times_values(fault, score, value, sinks):
     total = np.zeros(rows, np.float32)
     sums = np.zeros((*rows, value.shape[-1]), np.float32)
     top = np.full(rows, 0.0 if fault == "maximum_from_zero" else -np.inf, np.float32)
-    keys = score.shape[-1] - (1 if fault == "last_key_dropped" else 0)
+    dropped = fault == "last_key_dropped" or (
+        fault == "last_of_1025_keys_dropped" and score.shape[-1] % 1024 == 1
+    )
+    keys = score.shape[-1] - dropped
     for start in range(0, keys, TILE):
         tile = score[..., start : min(start + TILE, keys)]
         peak = np.maximum(top, tile.max(axis=-1))

@@ -16,6 +16,8 @@ KERNELS = Path(__file__).parent / "faulty_kernels.py"
 
 SMALL = "b2h2g2q33k65d40v40"
 OPTION = "b2h2g2q24k40d16v16"
+TILED = "b1h2g2q65k513d16v16"
+DECODE = "b3h3g3q1k1025d8v8"
 TYPES = ("float32", "float16")
 
 EXPECTED = {
@@ -36,6 +38,11 @@ EXPECTED = {
     "lse_without_sink": ("lse", f"normal/{OPTION}/sinks:normal", "hard bound"),
     "window_exclusive": ("out", f"normal/{OPTION}/window:sliding", "hard bound"),
     "mask_inverted": ("out", f"normal/{OPTION}/mask:full", "hard bound"),
+    "mask_starts_again": ("out", f"normal/{TILED}/mask:*", "hard bound"),
+    "causal_lost_in_long_rows": ("out", f"normal/{TILED}/causal:on", "hard bound"),
+    "heads_halved": ("out", f"normal/{OPTION}/gqa:grouped", "hard bound"),
+    "last_of_1025_keys_dropped": ("out", f"normal/{DECODE}/causal:on", "hard bound"),
+    "softcap_lost_beside_two": ("out", f"normal/{OPTION}/causal:on+bias:*+softcap:*", "bound"),
     "float64_output": ("out", f"normal/{SMALL}/plain", "float64"),
     "transposed_output": ("out", f"normal/{SMALL}/plain", "expected"),
     "writes_into_query": ("inputs-unchanged", f"normal/{OPTION}/plain", "('q',)"),
