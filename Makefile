@@ -5,14 +5,17 @@ IMPL ?= numpy
 LEVEL ?= standard
 BIN := .venv/bin
 
-# An implementation's first word names the extra that it needs: torch-sdpa needs [torch].
-FRAMEWORKS := $(filter torch jax,$(foreach name,$(IMPL),$(firstword $(subst -, ,$(name)))))
+# An implementation's first word names the extra that it needs: torch-sdpa needs [torch]. What a
+# file of your own needs, EXTRAS names.
+FRAMEWORKS := $(sort $(EXTRAS) $(filter torch jax,$(foreach name,$(IMPL),$(firstword $(subst -, ,$(name))))))
 
 .PHONY: help conformance test lint clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+	@echo 'For example:'
 	@echo '  make conformance IMPL="torch-sdpa jax" LEVEL=smoke'
+	@echo '  make conformance IMPL=my_kernel.py:attention EXTRAS=torch'
 
 conformance: .venv/base $(FRAMEWORKS:%=.venv/%) ## judge IMPL (default: numpy) at LEVEL (default: standard)
 	$(BIN)/pytest conformance $(foreach name,$(IMPL),--impl=$(name)) --attn-level=$(LEVEL) -q
