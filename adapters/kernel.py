@@ -156,6 +156,7 @@ def kernel(
                 by_dtype=arithmetic_by_dtype(arithmetic, by_dtype, dtypes=dtypes),
                 options=options,
                 required=required,
+                backward=getattr(function, "backward", None),
                 **choices,
             )
         except KernelError as error:

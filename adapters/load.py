@@ -107,6 +107,8 @@ def _from_entry_point(point: EntryPoint) -> Any:
 
 
 def _import(spec: str, name: str) -> ModuleType:
+    if str(Path.cwd()) not in sys.path:  # where the user stands, as `python -m` looks; last
+        sys.path.append(str(Path.cwd()))
     try:
         return import_module(name)
     except Exception as error:

@@ -6,6 +6,7 @@ implementation is named, and every option but `--impl` carries the prefix `--att
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 from collections.abc import Generator
@@ -45,9 +46,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--attn-level",
         choices=LEVELS,
         default="standard",
-        help="how much is asked: smoke (seconds), standard (a minute or two), full",
+        help="how much is asked: smoke, standard (some five times as much) or full",
     )
-    add("--attn-seed", type=int, default=0, metavar="N", help="seed of all inputs (default 0)")
+    add("--attn-seed", type=_seed, default=0, metavar="N", help="seed of all inputs (default 0)")
     add(
         "--attn-case",
         action="append",
@@ -62,10 +63,17 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
 
 
+def _seed(text: str) -> int:
+    seed = int(text)
+    if seed < 0:
+        raise argparse.ArgumentTypeError(f"expected an integer of at least 0, got {text}")
+    return seed
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Load the implementations; one that cannot run ends the run with a usage error."""
     config.addinivalue_line(
-        "markers", "attention(*claims, cases): asked of every implementation (attnspec)"
+        "markers", "attnspec(*claims, cases): asked of every implementation under test"
     )
     if not config.getoption("--impl"):
         return
@@ -87,11 +95,6 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--attn-report: {error}") from None
     config.stash[VERDICTS] = []
     config.pluginmanager.register(Recorder(config), "attnspec-recorder")
-    # The summary explains each failure; --tb=short and -rf bring pytest's own words back.
-    if config.option.tbstyle == "auto":
-        config.option.tbstyle = "no"
-    if config.option.reportchars == "fE":
-        config.option.reportchars = ""
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
@@ -102,7 +105,7 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Turn each marked test into its questions: type by type, case by case, all implementations."""
-    marker = metafunc.definition.get_closest_marker("attention")
+    marker = metafunc.definition.get_closest_marker("attnspec")
     if marker is None:
         return
     session = metafunc.config.stash.get(SESSION, None)
@@ -117,7 +120,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if SESSION not in config.stash:
         return
     # A test without questions (no kernel offers it, or --attn-case selects none) is no test.
-    items[:] = [i for i in items if _question(i) or not i.get_closest_marker("attention")]
+    items[:] = [i for i in items if _question(i) or not i.get_closest_marker("attnspec")]
     order: dict[object, int] = {}
     for item in items:
         order.setdefault(_problem_key(item), len(order))
@@ -129,8 +132,8 @@ def pytest_collection_finish(session: pytest.Session) -> None:
     run = session.config.stash.get(SESSION, None)
     if run is not None and (unmatched := run.unmatched()):
         raise pytest.UsageError(
-            f"--attn-case={unmatched}: no such case; expected CLAIM/DTYPE/FAMILY/SHAPE/SETTINGS "
-            "as in the report, or a pattern such as 'out/float16/*'"
+            f"--attn-case={unmatched}: selects nothing that {' or '.join(run.kernels)} is asked; "
+            "expected CLAIM/DTYPE/FAMILY/SHAPE/SETTINGS as in the report, with * for anything"
         )
     if session.config.stash.get(FORGOTTEN, False):
         raise pytest.UsageError(
@@ -145,18 +148,19 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     if question is None:
         return (yield)
     started = time.perf_counter()
-    error: BaseException | None = None
+    error: Exception | None = None
     try:
-        return (yield)
-    except Exception as raised:
+        result = yield
+    except Exception as raised:  # an interruption is no verdict, and passes
         error = raised
-        raise
-    finally:
-        session = pyfuncitem.config.stash[SESSION]
-        verdict = session.settle(question, error, time.perf_counter() - started)
-        pyfuncitem.user_properties.append((VERDICT, verdict.to_json()))
-        if verdict.status == "not claimed":
-            pytest.skip(verdict.message)
+    seconds = time.perf_counter() - started
+    verdict = pyfuncitem.config.stash[SESSION].settle(question, error, seconds)
+    pyfuncitem.user_properties.append((VERDICT, verdict.to_json()))
+    if verdict.status == "not claimed":
+        pytest.skip(verdict.message)
+    if error is not None:
+        raise error
+    return result
 
 
 @pytest.hookimpl(wrapper=True)
@@ -166,7 +170,7 @@ def pytest_runtest_makereport(
     """Show a failed verdict as its explanation; tracebacks are for mistakes of the suite."""
     report = yield
     verdict = _verdict(report)
-    if verdict is not None and report.failed and "in the suite" not in verdict["message"]:
+    if verdict is not None and report.failed and _is_explained(report):
         report.longrepr = f"{verdict['message']}\n{verdict['reproduce']}"
     return report
 
@@ -191,12 +195,12 @@ class Recorder:
 
 
 def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
-    """An implementation that claimed nothing of what it was asked has not passed."""
+    """An implementation of which something that it claims was never judged has not passed."""
     verdicts = session.config.stash.get(VERDICTS, None)
     if not verdicts or exitstatus != pytest.ExitCode.OK:
         return
-    asked = {verdict.impl for verdict in verdicts if verdict.status != "not claimed"}
-    if not asked.issuperset(session.config.stash[SESSION].kernels):
+    run = session.config.stash[SESSION]
+    if any(run.unjudged(impl, verdicts) for impl in run.kernels):
         session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
 
 
@@ -204,23 +208,44 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> Generator[None]:
-    """Print the matrix and the failures before pytest's own closing lines."""
+    """Print the matrix and the failures in the place of pytest's own words for them."""
     verdicts = config.stash.get(VERDICTS, None)
+    if verdicts is None:
+        return (yield)
     if verdicts:
-        from attnspec.conformance.report import summary
-
-        text = summary(
-            verdicts,
-            impls=list(config.stash[SESSION].kernels),
-            colour=terminalreporter.hasmarkup,
-            verbose=config.option.verbose > 0,
-            finished=exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, 5),
-        )
         terminalreporter.section("attnspec")
-        terminalreporter.write(text)
-    elif verdicts is not None:
+        terminalreporter.write(_summary(config, exitstatus, colour=terminalreporter.hasmarkup))
+    elif exitstatus in ENDED and not config.option.collectonly:
         terminalreporter.write_line("attnspec: nothing was asked; is --attn-case a case?")
-    return (yield)
+    failed = terminalreporter.stats.get("failed", [])
+    terminalreporter.stats["failed"] = [r for r in failed if not _is_explained(r)]
+    try:
+        return (yield)
+    finally:
+        terminalreporter.stats["failed"] = failed
+
+
+ENDED = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+
+
+def _summary(config: pytest.Config, exitstatus: int, *, colour: bool) -> str:
+    from attnspec.conformance.report import summary
+
+    run, verdicts = config.stash[SESSION], config.stash[VERDICTS]
+    return summary(
+        verdicts,
+        impls=list(run.kernels),
+        colour=colour,
+        verbose=config.option.verbose > 0,
+        finished=exitstatus in ENDED,
+        unjudged={impl: run.unjudged(impl, verdicts) for impl in run.kernels},
+    )
+
+
+def _is_explained(report: pytest.TestReport) -> bool:
+    """Whether the summary explains it; mistakes of the suite keep their traceback."""
+    verdict = _verdict(report)
+    return verdict is not None and "in the suite" not in verdict["message"]
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:

@@ -106,7 +106,8 @@ class Question:
         ratio = np.where(np.isnan(ratio), np.inf, ratio)
         at = tuple(int(i) for i in np.unravel_index(int(np.argmax(ratio)), ratio.shape))
         a, e = np.broadcast_to(a, ratio.shape), np.broadcast_to(e, ratio.shape)
-        detail = f"{what}: got {a[at]:.9g}, expected {e[at]:.9g}"
+        digits = 17 if rule == "exact" else 9
+        detail = f"{what}: got {a[at]:.{digits}g}, expected {e[at]:.{digits}g}"
         self.note(Finding(float(ratio[at]), rule, at, detail))
 
     def note(self, finding: Finding) -> None:

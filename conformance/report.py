@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
 from typing import TextIO
@@ -58,6 +58,7 @@ def summary(
     colour: bool,
     verbose: bool = False,
     finished: bool = True,
+    unjudged: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
     """The whole summary as text: matrix, classes, failures and one line an implementation."""
     console = Console(file=StringIO(), width=WIDTH, force_terminal=colour, highlight=False)
@@ -71,15 +72,17 @@ def summary(
         console.print(part, soft_wrap=True)  # a command must stay one line to be pasted
     for impl in impls:
         of_impl = [verdict for verdict in verdicts if verdict.impl == impl]
-        console.print(_conclusion(impl, of_impl, finished=finished), soft_wrap=True)
+        missing = (unjudged or {}).get(impl, ())
+        line = _conclusion(impl, of_impl, finished=finished, missing=missing)
+        console.print(line, soft_wrap=True)
     text: str = console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
     return text
 
 
-LEGEND = (
-    "pass N worst: N cases, the largest fraction of its bound that any of them used (1 is the "
-    "limit).\nFAIL n/N worst: n of N lie outside. `-`: not claimed. With -v, a row a claim.\n"
-)
+LEGEND = """\
+pass N worst: N cases, and the largest fraction of its bound that any used (1 is the limit).
+FAIL n/N worst: n of N lie outside. ERROR: it raised. `-`: not claimed. With -v, every claim.
+"""
 
 
 # -- the matrix --------------------------------------------------------------------------------
@@ -135,7 +138,8 @@ def _cell(verdicts: Verdicts) -> Text:
     if not bad:
         return Text(f"pass {len(asked)} {worst}", style="green")
     word = "FAIL" if any(v.status == "fail" for v in bad) else bad[0].status.upper()
-    return Text(f"{word} {len(bad)}/{len(asked)} {worst}", style="bold red")
+    number = f" {worst}" if max(verdict.fraction for verdict in bad) > 1 else ""
+    return Text(f"{word} {len(bad)}/{len(asked)}{number}", style="bold red")
 
 
 def _number(fraction: float) -> str:
@@ -147,7 +151,7 @@ def _number(fraction: float) -> str:
 def _classes(verdicts: Verdicts, impls: Sequence[str]) -> Table:
     """The tightest class that holds on every generic forward case, by type."""
     table = Table(box=None, pad_edge=False, header_style="bold")
-    table.add_column("tightest arithmetic met", no_wrap=True)
+    table.add_column("out: tightest arithmetic", no_wrap=True)
     for impl in impls:
         table.add_column(impl, overflow="fold")
     for dtype, short in SHORT.items():
@@ -195,7 +199,7 @@ def _simplicity(verdict: Verdict) -> tuple[int, bool, int]:
 
 RULES = {
     "hard": "no kernel of the declared arithmetic returns this",
-    "model": "beyond 6 standard deviations of the declared arithmetic",
+    "model": "beyond 6 standard deviations of the declared arithmetic (a model, no proof)",
     "rms": "precision is lost all over a head, a little everywhere",
 }
 
@@ -210,7 +214,7 @@ def _explanation(verdict: Verdict) -> Text:
     return Text("".join(f"  {line}\n" for line in (*lines, verdict.reproduce)))
 
 
-def _conclusion(impl: str, verdicts: Verdicts, *, finished: bool) -> Text:
+def _conclusion(impl: str, verdicts: Verdicts, *, finished: bool, missing: tuple[str, ...]) -> Text:
     """The last word on one implementation, in one line."""
     asked = [verdict for verdict in verdicts if verdict.status != "not claimed"]
     bad = [verdict for verdict in asked if verdict.status in BAD]
@@ -219,13 +223,21 @@ def _conclusion(impl: str, verdicts: Verdicts, *, finished: bool) -> Text:
     tail = f"; not claimed: {unclaimed}" if unclaimed else ""
     if not asked:
         return Text(f"{impl}: nothing was asked{tail}", style="bold yellow")
-    if not bad and not finished:
-        text = f"{impl}: the run was stopped; the {len(asked)} verdicts so far are passes{tail}"
-        return Text(text, style="bold yellow")
-    if not bad:
-        text = f"{impl}: conforms, {len(asked)} verdicts on {claims} claims{tail}"
-        return Text(text, style="bold green")
-    names = sorted(dict.fromkeys(verdict.claim for verdict in bad), key=_rank)
-    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
-    text = f"{impl}: does not conform, {len(bad)} of {len(asked)} verdicts, on {listed}{tail}"
-    return Text(text, style="bold red")
+    if bad:
+        names = sorted(dict.fromkeys(verdict.claim for verdict in bad), key=_rank)
+        listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+        stopped = "" if finished else " (stopped early)"
+        text = f"does not conform{stopped}, {len(bad)} of {_count(asked, 'verdict')}, on {listed}"
+        return Text(f"{impl}: {text}{tail}", style="bold red")
+    if not finished:
+        text = f"the run was stopped; so far {_count(asked, 'verdict')}, all passes"
+        return Text(f"{impl}: {text}{tail}", style="bold yellow")
+    if missing:
+        text = f"claims {', '.join(missing)}, but refused each case with it: no verdict on that"
+        return Text(f"{impl}: {text}{tail}", style="bold yellow")
+    text = f"conforms, {_count(asked, 'verdict')} on {claims} claim{'s' * (claims > 1)}"
+    return Text(f"{impl}: {text}{tail}", style="bold green")
+
+
+def _count(verdicts: Verdicts, word: str) -> str:
+    return f"{len(verdicts)} {word}{'s' * (len(verdicts) > 1)}"

@@ -13,6 +13,7 @@ import pytest
 import attnspec
 from attnspec.adapters import Kernel, load
 from attnspec.conformance.cases import LEVELS, Case, Turn, needs
+from attnspec.conformance.fitting import Fit, fitting
 from attnspec.conformance.question import Question
 from attnspec.conformance.verdict import Verdict
 
@@ -31,6 +32,7 @@ class Session:
     patterns: Sequence[str]
     target: str
     matched: set[str] = field(default_factory=set)
+    fits: dict[int, Fit] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: pytest.Config) -> Session:
@@ -78,7 +80,10 @@ class Session:
         levels = LEVELS if self.patterns else (self.level,)
         options = {*kernel.options, "gqa"}
         found = (cases(claim, level=level, options=options, turn=turn) for level in levels)
-        return list(dict.fromkeys(itertools.chain.from_iterable(found)))
+        if id(kernel) not in self.fits:
+            self.fits[id(kernel)] = fitting(kernel)
+        fit = self.fits[id(kernel)]
+        return list(dict.fromkeys(map(fit, itertools.chain.from_iterable(found))))
 
     @staticmethod
     def _dtypes(kernel: Kernel) -> list[str]:
@@ -94,6 +99,17 @@ class Session:
     def unmatched(self) -> str:
         """A pattern of --attn-case that selected nothing, or ""."""
         return next((pattern for pattern in self.patterns if pattern not in self.matched), "")
+
+    def unjudged(self, impl: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+        """What an implementation claims and was asked, but refused each time it was asked.
+
+        Options by name, and `out` where nothing at all was judged.
+        """
+        of_impl = [verdict for verdict in verdicts if verdict.impl == impl]
+        judged = {word for v in of_impl if v.status != "not claimed" for word in _options_in(v)}
+        asked = {word for verdict in of_impl for word in _options_in(verdict)}
+        claimed = {"out", *self.kernels[impl].options}
+        return tuple(sorted((asked & claimed) - judged))
 
     # -- what came of it -----------------------------------------------------------------------
 
@@ -114,3 +130,8 @@ def offers(kernel: Kernel, claim: str) -> bool:
     if kernel.differentiable:
         offered.add("gradients")
     return offered.issuperset(needs(claim))
+
+
+def _options_in(verdict: Verdict) -> set[str]:
+    """The options of a verdict's case, and `out`."""
+    return {"out", *(word.partition(":")[0] for word in verdict.case.rpartition("/")[2].split("+"))}

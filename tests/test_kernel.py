@@ -173,3 +173,12 @@ def test_functions_without_a_name_are_named_by_their_type() -> None:
     declared = kernel(functools.partial(plain))
     assert isinstance(declared, Kernel)
     assert declared.name == "partial"
+
+
+def test_a_plain_function_keeps_its_backward():
+    def attention(q, k, v, *, scale):
+        return q
+
+    attention.backward = lambda q, k, v, dout, *, scale: (q, k, v)
+    assert as_kernel(attention).backward is attention.backward
+    assert as_kernel(attention).differentiable == ("dq", "dk", "dv")

@@ -26,6 +26,8 @@ def attention(q, k, v, *, scale, causal=False):
 
 CASES = "--attn-case=out/float32/*/b2h2g2q33k65d40v40/plain"
 
+CAUSAL = "--attn-case=out/float32/normal/b2h2g2q24k40d16v16/causal:on"
+
 
 @pytest.fixture
 def kernel_file(tmp_path: Path) -> Path:
@@ -95,6 +97,8 @@ def test_a_faulty_function_exits_1_and_its_command_reproduces_the_case(kernel_fi
         ([], "--impl="),
         (["--impl=my.py", "--attn-level=huge"], "huge"),
         (["--impl=my.py", "--attn-case=out/nothing"], "out/nothing"),
+        (["--impl=my.py", "--attn-case=out/float16/*"], "selects nothing that my.py is asked"),
+        (["--impl=my.py", "--attn-seed=-1"], "at least 0"),
     ],
 )
 def test_a_run_that_cannot_be_is_a_usage_error_of_one_line(arguments, words, kernel_file, tmp_path):
@@ -110,6 +114,53 @@ def test_a_kernel_that_claims_nothing_has_not_passed(kernel_file, tmp_path):
     run = judge("--impl=my.py", CASES, folder=tmp_path)
     assert run.returncode == 5
     assert "my.py: nothing was asked; not claimed: 1" in run.stdout
+
+
+def test_an_option_that_is_refused_each_time_is_not_passed(kernel_file, tmp_path):
+    refuses = "    if causal: raise NotImplementedError('causal')\n    k, v = ("
+    kernel_file.write_text(NAIVE.replace("    k, v = (", refuses))
+    run = judge("--impl=my.py", "--attn-case=out/float32/n*/b1h2g2q1[56]*", folder=tmp_path)
+    assert run.returncode == 5
+    assert "my.py: claims causal, but refused each case with it" in run.stdout
+
+
+def test_a_kernel_of_one_head_size_is_asked_about_its_options(kernel_file, tmp_path):
+    limited = "    if q.shape[-1] not in (64, 128): raise NotImplementedError\n    k, v = ("
+    faulty = NAIVE.replace("    k, v = (", limited).replace("keys - rows", "0")
+    kernel_file.write_text(faulty)
+    run = judge("--impl=my.py", "--attn-level=smoke", folder=tmp_path)
+    assert run.returncode == 1
+    assert "q24k40d64v64/causal:on" in run.stdout
+
+
+def test_an_interruption_is_no_verdict(kernel_file, tmp_path):
+    stops = "    if q.shape[2] == 33: raise KeyboardInterrupt\n    k, v = ("
+    kernel_file.write_text(NAIVE.replace("    k, v = (", stops))
+    run = judge("--impl=my.py", CASES, "--attn-report=r.jsonl", folder=tmp_path)
+    assert run.returncode == 2
+    assert "conforms" not in run.stdout
+    assert (tmp_path / "r.jsonl").read_text() == ""
+
+
+def test_failures_of_other_tests_keep_their_words(kernel_file, tmp_path):
+    (tmp_path / "test_mine.py").write_text("def test_mine(): assert 1 == 2, 'mine'\n")
+    kernel_file.write_text(NAIVE.replace("keys - rows", "0"))
+    run = judge("test_mine.py", "--impl=my.py", CAUSAL, folder=tmp_path)
+    assert run.returncode == 1
+    assert "AssertionError: mine" in run.stdout
+    assert "2 failed" in run.stdout
+    assert run.stdout.count("b2h2g2q24k40d16v16/causal:on at") == 1  # the suite's own, once
+
+
+def test_a_marker_of_the_same_old_name_is_left_alone(tmp_path):
+    (tmp_path / "test_other.py").write_text(
+        "import pytest\n@pytest.mark.attention\ndef test_nothing(): pass\n"
+    )
+    run = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "test_other.py"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert run.returncode == 0, run.stdout
 
 
 def test_two_implementations_stand_side_by_side(kernel_file, tmp_path):

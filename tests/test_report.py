@@ -31,7 +31,7 @@ def row(lines: list[str], label: str) -> list[str]:
 def test_types_that_pass_stand_together_with_the_worst_fraction():
     lines = printed(verdict(), verdict(dtype="float16", fraction=0.5))
     assert row(lines, "out") == ["out", "f32", "f16", "pass", "2", "0.50"]
-    assert lines[-1] == "mine: conforms, 2 verdicts on 1 claims"
+    assert lines[-1] == "mine: conforms, 2 verdicts on 1 claim"
 
 
 def test_a_failed_claim_has_a_row_for_each_type():
@@ -76,7 +76,7 @@ def test_claims_that_pass_stand_together_by_chapter():
 def test_not_claimed_is_neither_pass_nor_fail():
     lines = printed(verdict(), verdict(claim="lse", status="not claimed", fraction=0.0))
     assert not [line for line in lines if line.startswith("lse")]
-    assert lines[-1] == "mine: conforms, 1 verdicts on 1 claims; not claimed: 1"
+    assert lines[-1] == "mine: conforms, 1 verdict on 1 claim; not claimed: 1"
     other = verdict(impl="yours", claim="lse")
     assert row(printed(verdict(claim="lse", status="not claimed"), other), "lse")[2:4] == [
         "-",
@@ -87,7 +87,7 @@ def test_not_claimed_is_neither_pass_nor_fail():
 def test_a_stopped_run_does_not_say_that_it_conforms():
     text = summary([verdict()], impls=["mine"], colour=False, finished=False)
     assert "conforms" not in text
-    assert "mine: the run was stopped; the 1 verdicts so far are passes" in text
+    assert "mine: the run was stopped; so far 1 verdict, all passes" in text
 
 
 @pytest.mark.parametrize("status", ["error", "crash", "timeout"])
@@ -122,3 +122,9 @@ def test_a_verdict_survives_the_file(tmp_path):
     file.close()
     read = [Verdict.from_json(json.loads(line)) for line in path.read_text().splitlines()]
     assert read == written
+
+
+def test_what_is_claimed_and_never_judged_stands_in_the_last_line():
+    text = summary([verdict()], impls=["mine"], colour=False, unjudged={"mine": ("causal",)})
+    assert "conforms" not in text
+    assert "mine: claims causal, but refused each case with it: no verdict on that" in text
