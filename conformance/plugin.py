@@ -239,6 +239,7 @@ def _summary(config: pytest.Config, exitstatus: int, *, colour: bool) -> str:
         verbose=config.option.verbose > 0,
         finished=exitstatus in ENDED,
         unjudged={impl: run.unjudged(impl, verdicts) for impl in run.kernels},
+        notes={impl: run.notes(impl) for impl in run.kernels},
     )
 
 

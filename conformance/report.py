@@ -59,8 +59,12 @@ def summary(
     verbose: bool = False,
     finished: bool = True,
     unjudged: Mapping[str, tuple[str, ...]] | None = None,
+    notes: Mapping[str, tuple[str, ...]] | None = None,
 ) -> str:
-    """The whole summary as text: matrix, classes, failures and one line an implementation."""
+    """The whole summary as text: matrix, classes, failures and one line an implementation.
+
+    `unjudged`: what an implementation claims and refused each time; `notes`: lines for its user.
+    """
     console = Console(file=StringIO(), width=WIDTH, force_terminal=colour, highlight=False)
     for first in range(0, len(impls), COLUMNS):
         group = impls[first : first + COLUMNS]
@@ -75,6 +79,8 @@ def summary(
         missing = (unjudged or {}).get(impl, ())
         line = _conclusion(impl, of_impl, finished=finished, missing=missing)
         console.print(line, soft_wrap=True)
+        for note in (notes or {}).get(impl, ()):
+            console.print(Text(f"{impl}: {note}", style="bold yellow"), soft_wrap=True)
     text: str = console.file.getvalue()  # type: ignore[attr-defined] # it is the StringIO above
     return text
 

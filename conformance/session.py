@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import inspect
 import itertools
 import shlex
 from collections.abc import Callable, Sequence
@@ -12,6 +14,7 @@ import pytest
 
 import attnspec
 from attnspec.adapters import Kernel, load
+from attnspec.adapters.declaration import NEUTRAL
 from attnspec.conformance.cases import LEVELS, Case, Turn, needs
 from attnspec.conformance.fitting import Fit, fitting
 from attnspec.conformance.question import Question
@@ -100,6 +103,12 @@ class Session:
         """A pattern of --attn-case that selected nothing, or ""."""
         return next((pattern for pattern in self.patterns if pattern not in self.matched), "")
 
+    def notes(self, impl: str) -> tuple[str, ...]:
+        """What a user may have meant as an option and the protocol does not know."""
+        kernel = self.kernels[impl]
+        parameters = list(inspect.signature(kernel.function).parameters)[3:]
+        return tuple(_note(name) for name in parameters if name not in NEUTRAL)
+
     def unjudged(self, impl: str, verdicts: Sequence[Verdict]) -> tuple[str, ...]:
         """What an implementation claims and was asked, but refused each time it was asked.
 
@@ -135,3 +144,9 @@ def offers(kernel: Kernel, claim: str) -> bool:
 def _options_in(verdict: Verdict) -> set[str]:
     """The options of a verdict's case, and `out`."""
     return {"out", *(word.partition(":")[0] for word in verdict.case.rpartition("/")[2].split("+"))}
+
+
+def _note(name: str) -> str:
+    close = difflib.get_close_matches(name, NEUTRAL, n=1)
+    meant = f"; did you mean {close[0]}?" if close else ""
+    return f"{name} is not an option of the protocol and keeps its default{meant}"

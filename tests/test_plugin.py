@@ -133,6 +133,14 @@ def test_a_kernel_of_one_head_size_is_asked_about_its_options(kernel_file, tmp_p
     assert "q24k40d64v64/causal:on" in run.stdout
 
 
+def test_a_parameter_that_is_no_option_is_pointed_out(kernel_file, tmp_path):
+    kernel_file.write_text(NAIVE.replace("causal", "is_causal"))
+    run = judge("--impl=my.py", CASES, folder=tmp_path)
+    assert run.returncode == 0
+    assert "my.py: is_causal is not an option" in run.stdout
+    assert "did you mean causal?" in run.stdout
+
+
 def test_an_interruption_is_no_verdict(kernel_file, tmp_path):
     stops = "    if q.shape[2] == 33: raise KeyboardInterrupt\n    k, v = ("
     kernel_file.write_text(NAIVE.replace("    k, v = (", stops))
