@@ -35,7 +35,8 @@ def _hiding(claim: str, *, level: str, options: Collection[str], turn: Turn) -> 
 def test_inputs_unchanged(question: Question) -> None:
     """A call leaves every input as it was, bit for bit."""
     changed = question.call(question.problem).changed
-    question.note(Finding(float("inf") if changed else 0.0, "exact", (), f"wrote into {changed}"))
+    what = f"the call wrote into {', '.join(changed)}"
+    question.note(Finding(float("inf") if changed else 0.0, "exact", (), what))
 
 
 @pytest.mark.attnspec("same-bits-again", cases=_every_option)
