@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from attnspec.adapters import CallFailed, Kernel, call
 from attnspec.conformance.cases import OPTION, Case, Shape, draw
@@ -22,6 +23,7 @@ LONGEST = 257
 """Queries of a problem that is made square: the keys of the longest would cost too much."""
 
 
+@cache
 def fitting(kernel: Kernel) -> Fit:
     """How to change a case so that the kernel takes its shape; the first change that it accepts."""
     for square in (False, True):

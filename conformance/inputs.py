@@ -1,7 +1,8 @@
 """The input families: what the numbers of a problem look like, and which fault each one shows.
 
 A family is *generic* where the roundings that its numbers cause are independent, so that the
-variance model of the tolerance holds; on the others only the hard bound judges. Inputs decide as
+variance model of the tolerance holds; on the others only the hard bound judges: repeated keys,
+equal weights and constants round alike, a bias that no variance describes. Inputs decide as
 much as tolerances: attention averages, so on flat weights and small zero-mean values a kernel
 that ignores q and k comes within most tolerances.
 """
@@ -138,8 +139,3 @@ def _huge(rng: np.random.Generator, form: Format, operands: Operands) -> Operand
 def _tiny(rng: np.random.Generator, form: Format, operands: Operands) -> Operands:
     q, k, v = operands
     return q, k, v * form.smallest_normal * 4
-
-
-# An alternating sign makes the cancelling family's roundings depend on the position, not on one
-# another; repeated keys, equal weights and constants make them equal, which is what `generic`
-# excludes (a bias that no variance describes).

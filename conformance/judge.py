@@ -131,8 +131,10 @@ def _mean_square(actual: npt.NDArray[Any], exact: Enclosure, tolerance: Toleranc
         form = tolerance.format
         size = np.abs(exact.value)
         rounding = form.unit_roundoff * np.maximum(size, form.smallest_normal)
-        # Rounding errors spread over at most [-u|x|, u|x|]: a third of the square is above their
-        # mean square by more than its noise. Subnormal ones fill the whole range: no third there.
+        # An error spread evenly over [-u|x|, u|x|] has a mean square of a third of (u|x|)². In a
+        # binade the half ulp is below u|x|, so the third is above the true mean by up to 4 times;
+        # only numbers just above a power of two reach it, and no family draws those alone. Below
+        # the normal range the half ulp is fixed, every error fills it, and noise would exceed it.
         share = np.where(size < 2 * form.smallest_normal, 1.0, 1 / 3)
         predicted = tolerance.sigma**2 + share * rounding**2
         square = np.where(predicted > 0, error**2 / predicted, 0.0)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []
 
-LEVELS = ("smoke", "standard", "full")
+LEVELS = ("smoke", "standard", "full")  # as in `cases`, which is too heavy to import here
 SESSION: pytest.StashKey[Session] = pytest.StashKey()
 VERDICTS: pytest.StashKey[list[Verdict]] = pytest.StashKey()
 FILE: pytest.StashKey[ReportFile] = pytest.StashKey()

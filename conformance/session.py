@@ -16,7 +16,7 @@ import attnspec
 from attnspec.adapters import Kernel, load
 from attnspec.adapters.declaration import NEUTRAL
 from attnspec.conformance.cases import LEVELS, Case, Turn, needs
-from attnspec.conformance.fitting import Fit, fitting
+from attnspec.conformance.fitting import fitting
 from attnspec.conformance.question import Question
 from attnspec.conformance.verdict import Verdict
 
@@ -35,7 +35,6 @@ class Session:
     patterns: Sequence[str]
     target: str
     matched: set[str] = field(default_factory=set)
-    fits: dict[int, Fit] = field(default_factory=dict)
 
     @classmethod
     def of(cls, config: pytest.Config) -> Session:
@@ -83,10 +82,7 @@ class Session:
         levels = LEVELS if self.patterns else (self.level,)
         options = {*kernel.options, "gqa"}
         found = (cases(claim, level=level, options=options, turn=turn) for level in levels)
-        if id(kernel) not in self.fits:
-            self.fits[id(kernel)] = fitting(kernel)
-        fit = self.fits[id(kernel)]
-        return list(dict.fromkeys(map(fit, itertools.chain.from_iterable(found))))
+        return list(dict.fromkeys(map(fitting(kernel), itertools.chain.from_iterable(found))))
 
     @staticmethod
     def _dtypes(kernel: Kernel) -> list[str]:

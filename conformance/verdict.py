@@ -11,7 +11,9 @@ SCHEMA_VERSION = 1
 
 STATUSES = ("pass", "fail", "error", "crash", "timeout", "not claimed", "xfail", "xpass")
 """`pass` conforms; `fail` is a number, shape or choice that the declaration excludes; `error` is
-an exception; `not claimed` is an option, type or output that the kernel does not offer."""
+an exception; `not claimed` is an option, type or output that the kernel does not offer. `crash`
+and `timeout` are for kernels run in a process of their own, `xfail` and `xpass` for expected
+failures: a reader of reports must know them, though this version sets none of the four."""
 
 
 @dataclass(frozen=True, kw_only=True)

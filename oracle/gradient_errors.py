@@ -250,8 +250,9 @@ class GradientErrors:
 
         They multiply it by the scale. Where a step stores the product scale · dS, for the next
         one or as the operand of dq and dk, it loses up to eta of it, which is eta / |scale| of dS.
+        Both store it in the same format, and what has been rounded to a format rounds to itself.
         """
-        eta = self.r.score_eta + self.r.probability_eta
+        eta = max(self.r.score_eta, self.r.probability_eta)
         scaled = eta / abs(self.st.heads.scale) if self.st.heads.scale else 0.0
         stored = np.where(self.seen, scaled, 0.0)
         if self.st.heads.softcap is None:

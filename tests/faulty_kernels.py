@@ -41,6 +41,9 @@ FAULTS = (
     "writes_into_query",
     "raises",
     "changes_every_run",
+    "strides_ignored",
+    "false_hidden_nan",
+    "false_masked_row",
 )
 
 TILE = 16
@@ -49,7 +52,14 @@ TILE = 16
 def faulty(fault: str) -> Kernel:
     """A tiled float32 kernel with one fault."""
 
-    @kernel(name=fault, dtypes=("float32", "float16"), accumulate="float32", tile=TILE)
+    @kernel(
+        name=fault,
+        dtypes=("float32", "float16"),
+        accumulate="float32",
+        tile=TILE,
+        hidden_nan=fault == "false_hidden_nan",
+        masked_row="mean" if fault == "false_masked_row" else "zero",
+    )
     def attention(q, k, v, *, scale, causal=False, window=None, mask=None, bias=None,
                   softcap=None, sinks=None, return_lse=False):  # fmt: skip
         return _attention(fault, q, k, v, scale, causal, window, mask, bias, softcap, sinks,
@@ -65,6 +75,8 @@ def _attention(fault, q, k, v, scale, causal, window, mask, bias, softcap, sinks
         q *= np.asarray(2, q.dtype)
         q /= np.asarray(2, q.dtype)
         q[..., 0, 0] += np.asarray(1, q.dtype)
+    if fault == "strides_ignored":  # read in the order of memory
+        q, k, v = (x.ravel(order="K").reshape(x.shape) for x in (q, k, v))
     group = q.shape[1] // k.shape[1]
     heads = np.arange(q.shape[1]) // group
     if fault == "heads_tiled":

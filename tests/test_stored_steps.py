@@ -43,4 +43,4 @@ def test_the_bound_holds_where_ds_is_subnormal(scale):
             error = np.abs(found - exact[name].value[0, 0])
             hard = bounds[name].hard[0, 0]
             worst = max(worst, float((error / hard)[np.isfinite(hard)].max(initial=0)))
-    assert 0.1 < worst <= 1  # and the bound says something
+    assert 0.2 < worst <= 1  # and the bound says something
