@@ -10,6 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from attnspec.adapters import Kernel, kernel
+from attnspec.adapters.numpy_kernels import naive
 from attnspec.oracle.formats import FORMATS, format_of
 
 FAULTS = (
@@ -45,6 +46,8 @@ FAULTS = (
     "false_hidden_nan",
     "false_masked_row",
 )
+
+GRADIENT_FAULTS = ("dq_rows_reversed", "dk_unscaled", "dv_of_one_head", "no_centring")
 
 TILE = 16
 
@@ -171,4 +174,32 @@ def _softmax_times_values(fault, score, value, sinks):
     return sums / np.where(total == 0, 1, total)[..., None], lse.astype(np.float32)
 
 
+def faulty_gradient(fault: str) -> Kernel:
+    """The plain NumPy kernel, whose forward pass is right, with one fault in its gradients."""
+
+    @kernel(name=fault, dtypes=("float32", "float16"), accumulate="float32")
+    def attention(q, k, v, *, scale, causal=False):
+        return naive(q, k, v, scale=scale, causal=causal)
+
+    def backward(q, k, v, dout, **options):
+        found = naive.backward(q, k, v, dout, **options)
+        if fault == "dq_rows_reversed":
+            found["dq"] = found["dq"][:, :, ::-1]
+        elif fault == "dk_unscaled":
+            found["dk"] = found["dk"] / np.asarray(options["scale"], q.dtype)
+        elif fault == "dv_of_one_head":
+            group = q.shape[1] // k.shape[1]
+            found["dv"] = naive.backward(q[:, ::group], k, v, dout[:, ::group], **options)["dv"]
+        elif fault == "no_centring":  # dS = P dP: as if rows of P need not sum to 1
+            mean = naive(q, k, k, **options)
+            delta = (dout * naive(q, k, v, **options)).sum(-1, keepdims=True)
+            extra = options["scale"] * delta.astype(np.float32) * mean.astype(np.float32)
+            found["dq"] = (found["dq"] + extra).astype(q.dtype)
+        return found
+
+    attention.backward = backward
+    return attention
+
+
 globals().update({fault: faulty(fault) for fault in FAULTS})
+globals().update({fault: faulty_gradient(fault) for fault in GRADIENT_FAULTS})

@@ -48,6 +48,10 @@ EXPECTED = {
     "writes_into_query": ("inputs-unchanged", f"normal/{OPTION}/plain", "wrote into q"),
     "raises": ("out", f"normal/{SMALL}/plain", "no attention today"),
     "changes_every_run": ("same-bits-again", f"normal/{OPTION}/plain", "second run"),
+    "dq_rows_reversed": ("dq", f"normal/{SMALL}/plain", "hard bound"),
+    "dk_unscaled": ("dk", f"normal/{SMALL}/plain", "hard bound"),
+    "dv_of_one_head": ("dv", f"normal/{OPTION}/gqa:grouped", "hard bound"),
+    "no_centring": ("dq", f"normal/{SMALL}/plain", "hard bound"),
     "strides_ignored": ("layout-?", f"normal/{SMALL}/plain", "laid out as"),
     "false_hidden_nan": ("hidden-nan", f"normal/{OPTION}/causal:on", "does not see"),
     "false_masked_row": ("out", f"normal/{OPTION}/mask:empty-rows", "got 0"),
@@ -87,7 +91,7 @@ def test_the_honest_kernel_conforms_on_the_same_cases():
         f"{claim}/{dtype}/{case}"
         for claim, case, _ in EXPECTED.values()
         for dtype in TYPES
-        if claim != "hidden-nan"  # which it does not declare, and so is not asked
+        if claim not in ("dq", "dk", "dv", "hidden-nan")  # which it does not claim
     }
     found = list(verdicts("honest", *patterns))
     assert len(found) >= len(patterns)
@@ -100,4 +104,11 @@ def test_every_fault_has_its_expectation():
     spec = spec_from_file_location("faulty_kernels", KERNELS)
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert set(module.FAULTS) == {"honest", *EXPECTED}
+    assert {*module.FAULTS, *module.GRADIENT_FAULTS} == {"honest", *EXPECTED}
+
+
+@pytest.mark.parametrize("fault", ["dq_rows_reversed", "dk_unscaled", "dv_of_one_head"])
+def test_a_fault_in_one_gradient_is_not_held_against_the_others(fault):
+    for claim in ("out", "dq", "dk", "dv"):
+        found = list(verdicts(fault, f"{claim}/float32/normal/{OPTION}/gqa:grouped"))
+        assert [v.status for v in found] == ["fail" if fault.startswith(claim) else "pass"]
