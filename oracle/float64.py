@@ -7,7 +7,7 @@ and the gradients here. What must be assumed of the machine is in `assumptions.p
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,14 +15,14 @@ from attnspec.oracle import assumptions
 from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.float64_softmax import scores, softmax
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.heads import Heads, IntArray, stacked, transposed
+from attnspec.oracle.heads import Heads, stacked, transposed
 from attnspec.oracle.problem import BoolArray, Problem
 from attnspec.oracle.running_error import (
     FLOOR,
     SLACK,
     TINY,
     Ball,
-    Rows,
+    Place,
     Total,
     U,
     gamma,
@@ -47,34 +47,16 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     assumptions.check()
     totals = {name: Total(_total_shape(problem, name)) for name in want}
     with np.errstate(all="ignore"):
-        for heads in stacked(problem):
-            for rows in _tiles(problem):
-                for name, ball in _outputs(problem, _restricted(heads, rows), want):
-                    places, part = _place(problem, heads, rows, name)
-                    totals[name].add(places, ball, rows=part)
+        for heads in stacked(problem, rows=_step(problem)):
+            for name, ball in _outputs(problem, heads, want):
+                totals[name].add(_place(problem, heads, name), ball)
         enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
     return Reference("float64", enclosures)
 
 
-def _tiles(problem: Problem) -> Iterator[slice]:
-    """Slices of query rows, of about TILE scores each (none where there is no row)."""
-    step = max(MIN_ROWS, TILE // max(1, problem.key_count))
-    for start in range(0, problem.query_count, step):
-        yield slice(start, min(start + step, problem.query_count))
-
-
-def _restricted(heads: Heads, rows: slice) -> Heads:
-    """The heads with these query rows only. Rows do not influence one another's out, lse and dq;
-    dk, dv, dbias and dsinks are sums over rows, which `Total` adds up."""
-    return replace(
-        heads,
-        query=heads.query[:, rows],
-        visible=heads.visible[:, rows],
-        ahead=heads.ahead[:, rows],
-        bias=None if heads.bias is None else heads.bias[:, rows],
-        dout=None if heads.dout is None else heads.dout[:, rows],
-        dlse=None if heads.dlse is None else heads.dlse[:, rows],
-    )
+def _step(problem: Problem) -> int:
+    """How many query rows make a tile of about TILE scores."""
+    return max(MIN_ROWS, TILE // max(1, problem.key_count))
 
 
 def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:
@@ -83,19 +65,18 @@ def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:
     return (1,) * (4 - len(shape)) + shape if output == "dbias" else shape
 
 
-def _place(
-    problem: Problem, heads: Heads, rows: slice, output: str
-) -> tuple[tuple[IntArray, ...], Rows]:
-    """Where a tile of each head adds into the output: at which head, and at which rows of that."""
+def _place(problem: Problem, heads: Heads, output: str) -> Place:
+    """Where a tile of each head adds into the output: at which head, and at which part of that."""
     if output == "dbias":
-        batches, several, row_count, _ = _total_shape(problem, output)
-        places = heads.batch * (batches > 1), heads.index * (several > 1)
-        return places, rows if row_count > 1 else ...
+        batches, several, row_count, key_count = _total_shape(problem, output)
+        rows = heads.rows if row_count > 1 else slice(None)
+        keys = heads.keys if key_count > 1 else slice(None)
+        return heads.batch * (batches > 1), heads.index * (several > 1), rows, keys
     if output == "dsinks":
-        return (heads.index,), ...
+        return (heads.index,)
     if output in ("dk", "dv"):
-        return (heads.batch, heads.kv_index), ...
-    return (heads.batch, heads.index), rows
+        return heads.batch, heads.kv_index, heads.keys
+    return heads.batch, heads.index, heads.rows
 
 
 def _outputs(problem: Problem, heads: Heads, want: Collection[str]) -> Iterator[tuple[str, Ball]]:

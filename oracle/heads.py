@@ -5,21 +5,17 @@ What a head is, `Problem.heads` decides; here heads only get a common leading ax
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.problem import BoolArray, Head, Problem
+from attnspec.oracle.problem import BoolArray, IntArray, Problem
 
 __all__ = ["SCORES", "Heads", "IntArray", "disjoint", "stacked", "transposed"]
-
-IntArray = npt.NDArray[np.int64]
 
 SCORES = 2**14
 """Scores that are worked on together: enough to hide the cost of a call, and few enough that an
@@ -29,60 +25,139 @@ alone."""
 
 @dataclass(frozen=True, eq=False)
 class Heads:
-    """H query heads, each field as in `Head` behind an axis of H; scale and soft-cap are common."""
+    """H query heads and R = len(rows) of their rows, with the M = len(keys) keys in between.
+
+    Each field is as in `Head` behind an axis of H; scale and soft-cap are common. `rows` and
+    `keys` say which rows and keys of the problem are here; the others do not matter to these.
+    """
 
     batch: IntArray  # (H,)
     index: IntArray  # (H,)
     kv_index: IntArray  # (H,)
+    rows: slice
+    keys: slice
     scale: float
     softcap: float | None
-    query: Float64Array  # (H, Nq, D)
-    key: Float64Array  # (H, Nk, D)
-    value: Float64Array  # (H, Nk, Dv)
-    visible: BoolArray  # (H, Nq, Nk)
-    ahead: IntArray  # (H, Nq, Nk)
-    bias: Float64Array | None  # (H, Nq, Nk)
+    query: Float64Array  # (H, R, D)
+    key: Float64Array  # (H, M, D)
+    value: Float64Array  # (H, M, Dv)
+    visible: BoolArray  # (H, R, M)
+    diagonal: IntArray  # (H, R): the key that each row meets on the diagonal
+    bias: Float64Array | None  # (H, R, M)
     slope: Float64Array | None  # (H, 1, 1)
     sink: Float64Array | None  # (H, 1, 1)
-    dout: Float64Array | None  # (H, Nq, Dv)
-    dlse: Float64Array | None  # (H, Nq)
+    dout: Float64Array | None  # (H, R, Dv)
+    dlse: Float64Array | None  # (H, R)
+
+    @property
+    def ahead(self) -> IntArray:
+        """i + offset - j: (H, R, M)."""
+        columns: IntArray = np.arange(self.keys.start, self.keys.stop, dtype=np.int64)
+        return self.diagonal[..., None] - columns
 
 
-def stacked(problem: Problem, *, scores: int = SCORES) -> Iterator[Heads]:
-    """All heads in order, as many at a time as have `scores` scores together, at least one."""
-    heads = problem.heads()
+def stacked(problem: Problem, *, scores: int = SCORES, rows: int | None = None) -> Iterator[Heads]:
+    """All heads in order, as many at a time as have `scores` scores together, at least one.
+
+    With `rows`, those heads come in tiles of at most so many rows, one after the other, each with
+    the keys from the first that it sees to the last.
+    """
+    numbers = [(b, h) for b in range(problem.batch) for h in range(problem.query_heads)]
     count = max(1, scores // max(1, problem.query_count * problem.key_count))
-    if problem.batch * problem.query_heads <= count:
-        yield _whole(problem)
-        return
-    while some := list(islice(heads, count)):
-        yield _side_by_side(some)
+    for some in _batches(numbers, count):
+        operands = _operands(problem, some)
+        step = problem.query_count if rows is None else rows
+        for start in range(0, max(1, problem.query_count), max(1, step)):
+            part = slice(start, min(start + step, problem.query_count))
+            yield _tile(problem, some, operands, part, narrow=rows is not None)
 
 
-@lru_cache(maxsize=1)
-def _whole(problem: Problem) -> Heads:
-    """All heads of a small problem, kept: the engines and the tolerance read them in turn."""
-    return _side_by_side(list(problem.heads()))
+Numbers = tuple[tuple[int, int], ...]
+"""Batch entry and query head of some heads."""
 
 
-def _side_by_side(heads: Sequence[Head]) -> Heads:
-    def stack(name: str) -> Any:
-        if getattr(heads[0], name) is None:  # then it is None in all
-            return None
-        return np.stack([getattr(head, name) for head in heads])
+def _batches(numbers: list[tuple[int, int]], count: int) -> Iterator[Numbers]:
+    for start in range(0, len(numbers), count):
+        yield tuple(numbers[start : start + count])
 
-    def column(name: str) -> Any:
-        numbers = stack(name)
-        return None if numbers is None else numbers[:, None, None]
 
-    arrays = ("batch", "index", "kv_index", "query", "key", "value", "visible", "ahead")
+def _operands(problem: Problem, heads: Numbers) -> tuple[Float64Array, Float64Array]:
+    """Keys (H, Nk, D) and values (H, Nk, Dv), 0 where no row sees them."""
+    group = problem.query_heads // problem.kv_heads
+    key = np.stack([problem.k[b, h // group] for b, h in heads]).astype(np.float64)
+    value = np.stack([problem.v[b, h // group] for b, h in heads]).astype(np.float64)
+    for i, (b, h) in enumerate(heads):
+        hidden = ~_used(problem, b, h)
+        key[i, hidden] = 0
+        value[i, hidden] = 0
+    return key, value
+
+
+def _used(problem: Problem, batch: int, head: int) -> BoolArray:
+    """Which keys any row sees: (Nk,)."""
+    keys = problem.key_count
+    if problem.mask is None and problem.bias is None:
+        first, stop = problem.spans(batch)
+        begins, ends = (np.bincount(edge, minlength=keys + 1) for edge in (first, stop))
+        return np.cumsum(begins - ends)[:keys] > 0
+    used = np.zeros(keys, np.bool_)
+    step = max(1, SCORES // max(1, keys))
+    for start in range(0, problem.query_count, step):
+        used |= problem.visible(batch, head, slice(start, start + step)).any(axis=0)
+    return used
+
+
+def _tile(
+    problem: Problem,
+    heads: Numbers,
+    operands: tuple[Float64Array, Float64Array],
+    rows: slice,
+    *,
+    narrow: bool,
+) -> Heads:
+    batch, index = np.array(heads, np.int64).T
+    keys = _span(problem, heads, rows) if narrow else slice(0, problem.key_count)
+    visible = np.stack([problem.visible(b, h, rows, keys) for b, h in heads])
+    bias = None
+    if problem.bias is not None:
+        each = [problem.scores_of(problem.bias, b, h)[rows, keys] for b, h in heads]
+        bias = np.where(visible, np.stack(each).astype(np.float64), 0.0)
+
+    def restricted(array: npt.NDArray[Any] | None) -> Any:
+        return None if array is None else array[batch, index, rows].astype(np.float64)
+
+    def column(numbers: npt.NDArray[Any] | None) -> Any:
+        return None if numbers is None else numbers.astype(np.float64)[index, None, None]
+
     return Heads(
-        scale=heads[0].scale,
-        softcap=heads[0].softcap,
-        slope=column("slope"),
-        sink=column("sink"),
-        **{name: stack(name) for name in (*arrays, "bias", "dout", "dlse")},
+        batch=batch,
+        index=index,
+        kv_index=index // (problem.query_heads // problem.kv_heads),
+        rows=rows,
+        keys=keys,
+        scale=float(problem.scale),
+        softcap=None if problem.softcap is None else float(problem.softcap),
+        query=restricted(problem.q),
+        key=operands[0][:, keys],
+        value=operands[1][:, keys],
+        visible=visible,
+        diagonal=np.stack([problem.diagonals(b)[rows] for b, _ in heads]),
+        bias=bias,
+        slope=column(problem.alibi),
+        sink=column(problem.sinks),
+        dout=restricted(problem.dout),
+        dlse=restricted(problem.dlse),
     )
+
+
+def _span(problem: Problem, heads: Numbers, rows: slice) -> slice:
+    """The keys from the first that one of these rows sees to the last; mask and bias apart."""
+    spans = np.stack([problem.spans(b)[:, rows] for b in sorted({b for b, _ in heads})])
+    first, stop = spans[:, 0], spans[:, 1]
+    seen = stop > first
+    if not seen.any():
+        return slice(0, 0)
+    return slice(int(first[seen].min()), int(stop[seen].max()))
 
 
 def transposed(matrices: npt.NDArray[Any]) -> npt.NDArray[Any]:

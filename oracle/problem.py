@@ -10,27 +10,26 @@ here and nowhere else.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from attnspec.oracle import problem_checks as checks
 from attnspec.oracle.formats import FORMATS, Float64Array, format_of
+from attnspec.oracle.problem_checks import ProblemError
 
-__all__ = ["OUTPUTS", "Head", "Problem", "ProblemError"]
+__all__ = ["OUTPUTS", "Head", "IntArray", "Problem", "ProblemError"]
 
 OUTPUTS = ("out", "lse", "dq", "dk", "dv", "dbias", "dsinks")
 """What can be asked of a problem. Gradients need a cotangent: `dout`, `dlse` or both."""
 
 Array = npt.NDArray[Any]
 BoolArray = npt.NDArray[np.bool_]
+IntArray = npt.NDArray[np.int64]
 Diagonal = Literal["bottom-right", "top-left"] | int
-
-
-class ProblemError(ValueError):
-    """A field of a `Problem` has the wrong shape, dtype or value."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +49,7 @@ class Head:
     key: Float64Array  # (Nk, D)
     value: Float64Array  # (Nk, Dv)
     visible: BoolArray  # (Nq, Nk)
-    ahead: npt.NDArray[np.int64]  # (Nq, Nk)
+    ahead: IntArray  # (Nq, Nk)
     bias: Float64Array | None  # (Nq, Nk)
     slope: float | None
     sink: float | None
@@ -71,6 +70,8 @@ class Problem:
         alibi (Hq,): slopes; adds -slope · |ahead| where the bias is added.
         key_lengths (B,), query_lengths (B,): integers; slots from there on are padding.
         dout (B, Hq, Nq, Dv), dlse (B, Hq, Nq): the cotangents of the gradients.
+        positions (Nq,): where each row stands among the queries, where q holds only some of
+            them (see `at`); then query_lengths says how many there are.
 
     Options:
         scale: exact float64, any finite value.
@@ -100,22 +101,25 @@ class Problem:
     query_lengths: npt.NDArray[np.integer[Any]] | None = None
     dout: Array | None = None
     dlse: Array | None = None
+    positions: IntArray | None = None
 
     def __post_init__(self) -> None:
         self._check_arrays()
         self._check_operands()
         self._check_numbers()
         scores = (self.batch, self.query_heads, self.query_count, self.key_count)
-        self._check_broadcast("mask", self.mask, scores)
-        self._check_broadcast("bias", self.bias, scores)
+        checks.check_broadcast("mask", self.mask, scores)
+        checks.check_broadcast("bias", self.bias, scores)
         if self.bias is not None and np.any(np.asarray(self.bias, np.float64) == np.inf):
             raise ProblemError("bias: +inf has no meaning; expected finite values or -inf (hides)")
-        self._check_exact("sinks", self.sinks, (self.query_heads,))
-        self._check_exact("alibi", self.alibi, (self.query_heads,))
-        self._check_lengths("key_lengths", self.key_lengths, self.batch, self.key_count)
-        self._check_lengths("query_lengths", self.query_lengths, self.batch, self.query_count)
-        self._check_exact("dout", self.dout, (*scores[:3], self.value_size))
-        self._check_exact("dlse", self.dlse, scores[:3])
+        checks.check_exact("sinks", self.sinks, (self.query_heads,))
+        checks.check_exact("alibi", self.alibi, (self.query_heads,))
+        checks.check_lengths("key_lengths", self.key_lengths, self.batch, self.key_count)
+        most = self.query_count if self.positions is None else None
+        checks.check_lengths("query_lengths", self.query_lengths, self.batch, most)
+        checks.check_positions(self.positions, self.query_count, self.query_lengths)
+        checks.check_exact("dout", self.dout, (*scores[:3], self.value_size))
+        checks.check_exact("dlse", self.dlse, scores[:3])
 
     @property
     def batch(self) -> int:
@@ -178,6 +182,30 @@ class Problem:
         """A copy with some fields changed, validated anew."""
         return replace(self, **changes)
 
+    def at(self, rows: Sequence[int] | slice) -> Problem:
+        """The problem of these query rows alone, each of which sees what it sees here.
+
+        So its out, lse and dq are those rows of this problem's; its dk, dv, dbias and dsinks are
+        those of this problem with a cotangent that is 0 in all other rows. Its cost is that of
+        as many rows. Negative rows count from the end; `ProblemError` for rows that do not exist.
+        """
+        chosen = checks.row_numbers(rows, self.query_count)
+        counts = np.full(self.batch, self.query_count)
+
+        def cut(array: Array | None) -> Array | None:
+            broadcast = array is None or array.ndim < 2 or array.shape[-2] == 1
+            return array if array is None or broadcast else array[..., chosen, :]
+
+        return self.replace(
+            q=self.q[:, :, chosen],
+            mask=cut(self.mask),
+            bias=cut(self.bias),
+            dout=cut(self.dout),
+            dlse=None if self.dlse is None else self.dlse[:, :, chosen],
+            query_lengths=counts if self.query_lengths is None else self.query_lengths,
+            positions=self._positions()[chosen],
+        )
+
     def offset(self, batch: int) -> int:
         """The key that row 0 of this batch entry meets on the diagonal."""
         if self.diagonal == "top-left":
@@ -187,30 +215,43 @@ class Problem:
             return keys - queries
         return self.diagonal
 
-    def ahead(self, batch: int) -> npt.NDArray[np.int64]:
-        """i + offset - j for every row i and key j: (Nq, Nk). Negative: the key lies ahead."""
-        i = np.arange(self.query_count, dtype=np.int64)[:, None]
-        j = np.arange(self.key_count, dtype=np.int64)[None, :]
-        return i + self.offset(batch) - j
+    def diagonals(self, batch: int) -> IntArray:
+        """The key that each row meets on the diagonal: i + offset, (Nq,)."""
+        return self._positions() + self.offset(batch)
 
-    def visible(self, batch: int, head: int) -> BoolArray:
-        """Which keys each row sees: (Nq, Nk). The conjunction of every option that hides."""
-        ahead = self.ahead(batch)
+    def ahead(self, batch: int) -> IntArray:
+        """i + offset - j for every row i and key j: (Nq, Nk). Negative: the key lies ahead."""
+        return self.diagonals(batch)[:, None] - np.arange(self.key_count, dtype=np.int64)
+
+    def spans(self, batch: int) -> IntArray:
+        """The keys [first, stop) that causal, window and lengths leave each row: (2, Nq).
+
+        Empty spans are (0, 0).
+        """
         queries, keys = self._lengths(batch)
-        rows = np.arange(self.query_count) < queries
-        seen: BoolArray = rows[:, None] & (np.arange(self.key_count) < keys)[None, :]
-        if self.causal:
-            seen = seen & (ahead >= 0)
-        if self.window is not None:
-            left, right = self.window
-            if left is not None:
-                seen = seen & (ahead <= left)
-            if right is not None:
-                seen = seen & (ahead >= -right)
+        diagonal = self.diagonals(batch)
+        first = np.zeros_like(diagonal)
+        stop = np.where(self._positions() < queries, np.int64(keys), np.int64(0))
+        left, right = (None, None) if self.window is None else self.window
+        right = 0 if self.causal else right
+        if left is not None:
+            first = np.maximum(first, diagonal - left)
+        if right is not None:
+            stop = np.minimum(stop, diagonal + right + 1)
+        empty = stop <= first
+        return np.stack([np.where(empty, 0, first), np.where(empty, 0, stop)])
+
+    def visible(
+        self, batch: int, head: int, rows: slice = slice(None), keys: slice = slice(None)
+    ) -> BoolArray:
+        """Which keys each row sees: (Nq, Nk), or that part of it. All that hide together."""
+        first, stop = self.spans(batch)[:, rows, None]
+        key = np.arange(self.key_count, dtype=np.int64)[keys]
+        seen: BoolArray = (key >= first) & (key < stop)
         if self.mask is not None:
-            seen = seen & self._scores_of(self.mask, batch, head)
+            seen &= self.scores_of(self.mask, batch, head)[rows, keys]
         if self.bias is not None:
-            seen = seen & ~np.isneginf(self._scores_of(self.bias, batch, head).astype(np.float64))
+            seen &= self.scores_of(self.bias, batch, head)[rows, keys] != -np.inf
         return seen
 
     def heads(self) -> Iterator[Head]:
@@ -220,13 +261,13 @@ class Problem:
             for head in range(self.query_heads):
                 yield self._head(batch, head, ahead)
 
-    def _head(self, batch: int, head: int, ahead: npt.NDArray[np.int64]) -> Head:
+    def _head(self, batch: int, head: int, ahead: IntArray) -> Head:
         kv = head // (self.query_heads // self.kv_heads)
         visible = self.visible(batch, head)
         used: BoolArray = np.asarray(visible.any(axis=0))[:, None]
         bias = None
         if self.bias is not None:
-            bias = np.where(visible, self._scores_of(self.bias, batch, head).astype(np.float64), 0)
+            bias = np.where(visible, self.scores_of(self.bias, batch, head).astype(np.float64), 0)
         return Head(
             batch=batch,
             index=head,
@@ -245,8 +286,8 @@ class Problem:
             dlse=None if self.dlse is None else self.dlse[batch, head].astype(np.float64),
         )
 
-    def _scores_of(self, array: Array, batch: int, head: int) -> Array:
-        """The (Nq, Nk) view of a broadcastable array."""
+    def scores_of(self, array: Array, batch: int, head: int) -> Array:
+        """The (Nq, Nk) view of an array that broadcasts over the scores: mask or bias."""
         full = (self.batch, self.query_heads, self.query_count, self.key_count)
         scores: Array = np.broadcast_to(array, full)[batch, head]
         return scores
@@ -256,6 +297,12 @@ class Problem:
         queries = self.query_count if self.query_lengths is None else self.query_lengths[batch]
         keys = self.key_count if self.key_lengths is None else self.key_lengths[batch]
         return int(queries), int(keys)
+
+    def _positions(self) -> IntArray:
+        """Where each row stands among the queries: (Nq,)."""
+        if self.positions is None:
+            return np.arange(self.query_count, dtype=np.int64)
+        return self.positions.astype(np.int64)
 
     def _check_operands(self) -> None:
         for name in ("q", "k", "v"):
@@ -306,7 +353,7 @@ class Problem:
         operands = ("q", "k", "v")
         numbers = (*operands, "bias", "sinks", "alibi", "dout", "dlse")
         dtypes = dict.fromkeys(numbers, tuple(FORMATS)) | {"mask": ("bool",)}
-        for name in (*dtypes, "key_lengths", "query_lengths"):
+        for name in (*dtypes, "key_lengths", "query_lengths", "positions"):
             array = getattr(self, name)
             if array is None and name not in operands:
                 continue
@@ -315,34 +362,3 @@ class Problem:
             if name in dtypes and array.dtype.name not in dtypes[name]:
                 expected = " or ".join(dtypes[name])
                 raise ProblemError(f"{name}: expected dtype {expected}, got {array.dtype}")
-
-    @staticmethod
-    def _check_broadcast(name: str, array: Array | None, full: tuple[int, ...]) -> None:
-        if array is None:
-            return
-        pairs = zip(reversed(array.shape), reversed(full), strict=False)
-        if array.ndim > len(full) or any(n not in (1, most) for n, most in pairs):
-            raise ProblemError(
-                f"{name}: expected a shape that broadcasts to {full}, got {array.shape}"
-            )
-
-    @staticmethod
-    def _check_exact(name: str, array: Array | None, shape: tuple[int, ...]) -> None:
-        if array is None:
-            return
-        if array.shape != shape:
-            raise ProblemError(f"{name}: expected shape {shape}, got {array.shape}")
-        if not np.all(np.isfinite(np.asarray(array, np.float64))):
-            raise ProblemError(f"{name}: expected finite values")
-
-    @staticmethod
-    def _check_lengths(name: str, lengths: Array | None, batch: int, most: int) -> None:
-        if lengths is None:
-            return
-        if lengths.shape != (batch,) or not np.issubdtype(lengths.dtype, np.integer):
-            raise ProblemError(
-                f"{name}: expected integers of shape ({batch},), "
-                f"got {lengths.dtype} of shape {lengths.shape}"
-            )
-        if lengths.size and (lengths.min() < 0 or lengths.max() > most):
-            raise ProblemError(f"{name}: expected values from 0 to {most}, got {lengths.tolist()}")

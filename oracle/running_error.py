@@ -23,7 +23,6 @@ each, the rounding term u |x| of its argument makes the radius inf.
 
 from __future__ import annotations
 
-from types import EllipsisType
 from typing import NamedTuple
 
 import numpy as np
@@ -37,7 +36,7 @@ __all__ = [
     "SLACK",
     "TINY",
     "Ball",
-    "Rows",
+    "Place",
     "Total",
     "U",
     "gamma",
@@ -58,8 +57,8 @@ FLOOR = 2.0**-1000
 is multiplied into a radius out of underflow; it is far below anything that float32 resolves."""
 
 
-Rows = slice | EllipsisType
-"""Some query rows, or everything."""
+Place = tuple[IntArray | slice, ...]
+"""Where each of H heads is added to: coordinates (H,) each, then slices of what is there."""
 
 
 class Ball(NamedTuple):
@@ -121,10 +120,11 @@ class Total:
         self.value = np.zeros(shape)
         self.radius = np.zeros(shape)
 
-    def add(self, places: tuple[IntArray, ...], ball: Ball, *, rows: Rows = ...) -> None:
-        """Add the ball of each of H heads at its place: coordinates (H,), then `rows` of it."""
-        for some in disjoint(*places):
-            where = (*(place[some] for place in places), rows)
+    def add(self, place: Place, ball: Ball) -> None:
+        """Add the ball of each head at its place."""
+        heads = [part for part in place if not isinstance(part, slice)]
+        for some in disjoint(*heads):
+            where = tuple(part if isinstance(part, slice) else part[some] for part in place)
             before = self.value[where]
             after = before + ball.value[some]
             lost = np.where(before == 0, 0.0, U * np.abs(after) + TINY)
