@@ -15,7 +15,9 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from functools import cached_property
+from itertools import repeat
+from operator import add, mul
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +31,10 @@ from attnspec.oracle.problem import Head, Problem
 __all__ = ["enclose"]
 
 TILE_SLOTS = 1 << 17  # scores a tile holds at once, about 100 bytes each
-GUARD_BITS = 20  # for the sums over keys and channels: their lengths' logarithm, and a margin
+BLOCK_NUMBERS = 1 << 21  # of keys or values held at once, about 50 bytes each
+GUARD_BITS = 16  # a margin, beside the logarithm of the longest sum
+TERM_BITS = 53
+MOST_TERMS = 40  # from 2^1024 down to 2^-1074, a float64 at a time
 
 _precision = threading.Lock()  # flint's working precision is one for the whole process
 
@@ -40,23 +45,34 @@ def enclose(
     """A proven enclosure of each output in `want`, of tier `balls`.
 
     A score of 2^n costs n bits of absolute accuracy, which the exponential turns into relative
-    accuracy, so the working precision is `bits` plus the largest logit's exponent plus a guard:
-    bounds then come out near 2^-bits times the magnitudes that were added up, and at best near
-    2^-106 of the value, where `value` + `low` ends. A bound of inf says that nothing finite is
-    known (a NaN or Inf among the visible numbers, or a result beyond float64).
+    accuracy, and a sum of 2^m terms m bits at most, so the working precision is `bits` plus the
+    largest logit's exponent, the logarithm of the longest sum and a guard: bounds then come out
+    near 2^-bits times the magnitudes that were added up. An enclosure has a `rest` for what `bits`
+    holds beyond the 106 of `value` + `low`. A bound is 0 or at least 2^-1074, below which float64
+    has no numbers. A bound of inf says that nothing finite is known (a NaN or Inf among the
+    visible numbers, or a result beyond float64).
 
     Raises `ProblemError` for an output that the problem does not define. Holds a tile of at most
-    about 2^17 scores, or one row, at a time. Not concurrent: calls from several threads queue.
+    about 2^17 scores, or one row, and 2^21 numbers of the keys and values at a time, beside the
+    balls of gradients that are sums over rows. Not concurrent: calls from several threads queue.
     """
     shapes = {output: problem.shape_of(output) for output in want}
-    extra = GUARD_BITS + max(_logit_exponent(head) for head in problem.heads())
-    with _precision, ctx.workprec(bits + extra):
-        outputs = Outputs(problem, shapes)
+    extra = _sum_bits(problem) + max(_logit_exponent(head) for head in problem.heads())
+    terms = min(max(2, -(-bits // TERM_BITS)), MOST_TERMS)
+    with _precision, ctx.workprec(bits + extra + GUARD_BITS):
+        outputs = Outputs(problem, shapes, terms)
         for head in problem.heads():
-            operands = _Operands.of(head)
+            operands = _Blocks(head.key), _Blocks(head.value)
             for rows in _tiles(problem):
-                _add_tile(head, operands, rows, outputs)
+                _add_tile(head, *operands, rows, outputs)
         return Reference("balls", {output: outputs.enclosure(output) for output in want})
+
+
+def _sum_bits(problem: Problem) -> int:
+    """The logarithm of how many terms the longest sum has: over channels, keys, or all rows."""
+    rows = problem.batch * problem.query_heads * problem.query_count
+    longest = max(problem.head_size, problem.value_size, problem.key_count, rows)
+    return longest.bit_length()
 
 
 def _tiles(problem: Problem) -> Iterator[slice]:
@@ -90,62 +106,113 @@ def _exponent(x: npt.ArrayLike, axis: int | None = None) -> npt.NDArray[np.int64
 # -- one tile ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Operands:
-    """A head's keys and values as exact balls, and their transposes."""
+class _Blocks:
+    """A head's keys or values as exact balls: a matrix, or many one after the other."""
 
-    key: arb_mat
-    key_t: arb_mat
-    value: arb_mat
-    value_t: arb_mat
+    def __init__(self, x: Float64Array) -> None:
+        self.x = x
+        self.step = max(1, BLOCK_NUMBERS // x.shape[1])
+        self.only = _matrix(x) if len(x) <= self.step else None
 
-    @classmethod
-    def of(cls, head: Head) -> _Operands:
-        key, value = _matrix(head.key), _matrix(head.value)
-        return cls(key, key.transpose(), value, value.transpose())
+    def __iter__(self) -> Iterator[tuple[int, arb_mat]]:
+        """Each block, and the number of its first key."""
+        if self.only is not None:
+            yield 0, self.only
+            return
+        for start in range(0, len(self.x), self.step):
+            yield start, _matrix(self.x[start : start + self.step])
+
+    def products(self, left: arb_mat, scale: arb | int = 1) -> list[list[arb]]:
+        """scale · left · their transpose: a row of balls for each row."""
+        rows: list[list[arb]] = [[] for _ in range(left.nrows())]
+        for _, block in self:
+            for row, more in zip(rows, (left * block.transpose() * scale).tolist(), strict=True):
+                row += more
+        return rows
+
+    def mixed(self, weights: _Slots) -> arb_mat:
+        """The weights' rows times them all."""
+        total = arb_mat(len(weights.rows), self.x.shape[1])
+        for start, block in self:
+            total += weights.columns(start, block.nrows()) * block
+        return total
+
+
+class _Slots:
+    """A row of balls for each query row: those given at the keys it sees, exact zeros elsewhere."""
+
+    def __init__(self, balls: list[list[arb]], seen: list[list[int]], keys: int) -> None:
+        zero = arb(0)
+        self.keys = keys
+        self.rows: list[list[arb]] = []
+        for row, places in zip(balls, seen, strict=True):
+            if len(places) < keys:
+                full = [zero] * keys
+                for j, ball in zip(places, row, strict=True):
+                    full[j] = ball
+                row = full
+            self.rows.append(row)
+
+    @cached_property
+    def _all(self) -> arb_mat:
+        return self._between(0, self.keys)
+
+    def _between(self, start: int, stop: int) -> arb_mat:
+        shape = len(self.rows), stop - start
+        return arb_mat(*shape, [ball for row in self.rows for ball in row[start:stop]])
+
+    def columns(self, start: int, count: int) -> arb_mat:
+        """The matrix of `count` keys' columns."""
+        return self._all if count == self.keys else self._between(start, start + count)
 
 
 def _matrix(x: Float64Array) -> arb_mat:
     """The exact matrix: a float64 becomes a ball of radius 0 at any working precision."""
     height, width = x.shape
-    return arb_mat(height, width, [arb(number) for number in x.ravel().tolist()])
+    return arb_mat(height, width, list(map(arb, x.ravel().tolist())))
 
 
-def _add_tile(head: Head, operands: _Operands, rows: slice, outputs: Outputs) -> None:
+def _add_tile(head: Head, key: _Blocks, value: _Blocks, rows: slice, outputs: Outputs) -> None:
     """Rows `rows` of one head: what they determine is set, what they contribute is added."""
     visible = head.visible[rows]
     seen = [np.flatnonzero(row).tolist() for row in visible]
     # A row that sees nothing enters no result; zero says so to the products below.
     sees = np.array([[bool(keys)] for keys in seen])
     query = _matrix(np.where(sees, head.query[rows], 0.0))
-    dots = _gather((query * operands.key_t * arb(head.scale)).tolist(), seen)
+    scale = arb(head.scale)
+    dots = _gather(key.products(query, scale), seen)
     weights, sinks, lse = _softmax(head, rows, seen, dots)
-    P = _scatter(weights, seen, visible.shape)
-    out = P * operands.value
+    P = _Slots(weights, seen, visible.shape[1])
+    out = value.mixed(P)
     outputs.set_rows("out", head, rows, out.entries())
     outputs.set_lse(head, rows, lse)
     if not outputs.gradients:
         return
 
-    dout = _matrix(_cotangent(head.dout, rows, (len(seen), operands.value.ncols())))
+    dout = _matrix(_cotangent(head.dout, rows, (len(seen), head.value.shape[1])))
     dlse = [arb(x) for x in _cotangent(head.dlse, rows, (len(seen),)).tolist()]
     # Σ_j P_ij dP_ij = dout_i · out_i, the shorter sum.
     shift = [
-        g - _sum(map(arb.__mul__, do, o))
+        g - _sum(map(mul, do, o))
         for g, do, o in zip(dlse, dout.tolist(), out.tolist(), strict=True)
     ]
-    dP = _gather((dout * operands.value_t).tolist(), seen)
+    outputs.add_sink(head, _sum(map(mul, sinks, shift)))
+    for start, block in value:
+        outputs.add_keys("dv", head, start, P.columns(start, block.nrows()).transpose(), dout)
+    if not outputs.shapes.keys() & {"dq", "dk", "dbias"}:
+        return
+    dP = _gather(value.products(dout), seen)
     dS = [
-        [p * (dp + c) for p, dp in zip(p_row, dp_row, strict=True)]
+        list(map(mul, p_row, map(add, dp_row, repeat(c))))
         for p_row, dp_row, c in zip(weights, dP, shift, strict=True)
     ]
-    dX = _scatter(_through_cap(head, dS, dots), seen, visible.shape) * arb(head.scale)
-    if "dq" in outputs.rows:
-        outputs.set_rows("dq", head, rows, (dX * operands.key).entries())
-    outputs.add_keys("dk", head, dX.transpose(), query)
-    outputs.add_keys("dv", head, P.transpose(), dout)
     outputs.add_bias(head, rows, seen, dS)
-    outputs.add_sink(head, _sum(map(arb.__mul__, sinks, shift)))
+    dX = _Slots(_through_cap(head, dS, dots), seen, visible.shape[1])
+    if "dq" in outputs.rows:
+        outputs.set_rows("dq", head, rows, (key.mixed(dX) * scale).entries())
+    for start, block in key:
+        left = dX.columns(start, block.nrows()).transpose() * scale
+        outputs.add_keys("dk", head, start, left, query)
 
 
 def _softmax(
@@ -165,7 +232,7 @@ def _softmax(
             lse.append(None)
             continue
         # Without subtracting the maximum: an arb's exponent has no limit that a logit could reach.
-        terms = [logit.exp() for logit in logits]
+        terms = list(map(arb.exp, logits))
         total = _sum(terms)
         inverse = 1 / total
         weights.append([term * inverse for term in terms[: len(keys)]])
@@ -209,13 +276,8 @@ def _sum(balls: Iterable[arb]) -> arb:
 
 
 def _gather(rows: list[list[arb]], seen: list[list[int]]) -> list[list[arb]]:
-    return [[row[j] for j in keys] for row, keys in zip(rows, seen, strict=True)]
-
-
-def _scatter(rows: list[list[arb]], seen: list[list[int]], shape: tuple[int, int]) -> arb_mat:
-    """The matrix with these balls at the visible slots, and exact zeros elsewhere."""
-    full = [[arb(0)] * shape[1] for _ in range(shape[0])]
-    for target, row, keys in zip(full, rows, seen, strict=True):
-        for ball, j in zip(row, keys, strict=True):
-            target[j] = ball
-    return arb_mat(*shape, [ball for row in full for ball in row])
+    """Of each row, the balls at the keys it sees."""
+    return [
+        row if len(row) == len(keys) else [row[j] for j in keys]
+        for row, keys in zip(rows, seen, strict=True)
+    ]

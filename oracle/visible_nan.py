@@ -38,6 +38,7 @@ class Overlay:
             np.where(reached, np.nan, enclosure.value),
             np.where(reached, 0.0, enclosure.low),
             np.where(reached, 0.0, enclosure.bound),
+            tuple(np.where(reached, 0.0, part) for part in enclosure.rest),
         )
 
 

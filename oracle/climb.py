@@ -1,0 +1,70 @@
+"""Why an answer comes from where it comes from: the engines asked, and how far each reached."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+__all__ = ["Reach", "Step", "explained"]
+
+
+@dataclass(frozen=True)
+class Reach:
+    """How far an engine's bounds on one output reached.
+
+    `short` of the output's `size` elements have a bound above the wanted one, and `unknown` of
+    those no finite bound. `worst` is the largest ratio of bound to wanted among the others that
+    are short: inf where 0 or NaN was wanted, and 0 where there are none.
+    """
+
+    output: str
+    short: int
+    unknown: int
+    size: int
+    worst: float
+
+    def __str__(self) -> str:
+        if not self.short:
+            return f"{self.output} enough"
+        text = f"{self.output} {self.short} of {self.size} elements short"
+        if self.unknown:
+            text += f", {self.unknown} without a finite bound"
+        if self.unknown < self.short:
+            text += f", worst {self.worst:.3g}x the wanted bound"
+        return text
+
+
+@dataclass(frozen=True)
+class Step:
+    """One engine that was asked: for which outputs, how far it reached, and for how long it ran.
+
+    `bits` is the accuracy asked of it, None for an engine that has only one. What it reached
+    counts what the engines before it knew better.
+    """
+
+    tier: str
+    bits: int | None
+    outputs: tuple[Reach, ...]
+    seconds: float
+
+    @property
+    def enough(self) -> bool:
+        """Whether no element of any output fell short."""
+        return not any(reach.short for reach in self.outputs)
+
+    def __str__(self) -> str:
+        bits = "" if self.bits is None else f" at {self.bits} bits"
+        short = [str(reach) for reach in self.outputs if reach.short]
+        found = "; ".join(short) if short else "enough"
+        return f"{self.tier}{bits} ({self.seconds:.2g} s): {found}"
+
+
+def explained(climb: Sequence[Step]) -> str:
+    """The climb in words, a line of under 100 columns for each engine and each output short."""
+    lines = []
+    for number, step in enumerate(climb):
+        head, found = str(step).split(": ", 1)
+        first, *others = found.split("; ")
+        lines.append(f"{'-> ' if number else ''}{head}: {first}")
+        lines += [f"     {other}" for other in others]
+    return "\n".join(lines)
