@@ -87,24 +87,10 @@ def _operands(problem: Problem, heads: Numbers) -> tuple[Float64Array, Float64Ar
     key = np.stack([problem.k[b, h // group] for b, h in heads]).astype(np.float64)
     value = np.stack([problem.v[b, h // group] for b, h in heads]).astype(np.float64)
     for i, (b, h) in enumerate(heads):
-        hidden = ~_used(problem, b, h)
+        hidden = ~problem.used(b, h)
         key[i, hidden] = 0
         value[i, hidden] = 0
     return key, value
-
-
-def _used(problem: Problem, batch: int, head: int) -> BoolArray:
-    """Which keys any row sees: (Nk,)."""
-    keys = problem.key_count
-    if problem.mask is None and problem.bias is None:
-        first, stop = problem.spans(batch)
-        begins, ends = (np.bincount(edge, minlength=keys + 1) for edge in (first, stop))
-        return np.cumsum(begins - ends)[:keys] > 0
-    used = np.zeros(keys, np.bool_)
-    step = max(1, SCORES // max(1, keys))
-    for start in range(0, problem.query_count, step):
-        used |= problem.visible(batch, head, slice(start, start + step)).any(axis=0)
-    return used
 
 
 def _tile(

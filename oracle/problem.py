@@ -254,6 +254,19 @@ class Problem:
             seen &= self.scores_of(self.bias, batch, head)[rows, keys] != -np.inf
         return seen
 
+    def used(self, batch: int, head: int) -> BoolArray:
+        """Which keys any row sees: (Nk,)."""
+        keys = self.key_count
+        if self.mask is None and self.bias is None:
+            begins, ends = (np.bincount(edge, minlength=keys + 1) for edge in self.spans(batch))
+            inside: BoolArray = np.cumsum(begins - ends)[:keys] > 0
+            return inside
+        used = np.zeros(keys, np.bool_)
+        step = max(1, 2**16 // max(1, keys))
+        for start in range(0, self.query_count, step):
+            used |= self.visible(batch, head, slice(start, start + step)).any(axis=0)
+        return used
+
     def heads(self) -> Iterator[Head]:
         """Every query head of every batch entry, in order (batch major)."""
         for batch in range(self.batch):

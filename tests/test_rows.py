@@ -148,3 +148,11 @@ def test_keys_that_no_row_sees_are_zero_whatever_they_hold() -> None:
 def test_the_restricted_problem_has_gradients_of_its_own_shapes(output: str) -> None:
     some = problem(**OPTIONS["bias"] | OPTIONS["sinks"]).at([1, 2, 3])
     assert reference(some, want=(output,))[output].value.shape == some.shape_of(output)
+
+
+@pytest.mark.parametrize("first, second", PAIRS)
+def test_a_key_is_used_where_a_row_sees_it(first: str, second: str) -> None:
+    whole = problem(**OPTIONS[first] | OPTIONS[second])
+    for some, batch, head in itertools.product((whole, whole.at([1, 4])), range(2), range(4)):
+        seen = some.visible(batch, head).any(axis=0)
+        np.testing.assert_array_equal(some.used(batch, head), seen)
