@@ -28,7 +28,7 @@ from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import Head, Problem
 
-__all__ = ["enclose"]
+__all__ = ["enclose", "logit_exponent"]
 
 TILE_SLOTS = 1 << 17  # scores a tile holds at once, about 100 bytes each
 BLOCK_NUMBERS = 1 << 21  # of keys or values held at once, about 50 bytes each
@@ -57,7 +57,7 @@ def enclose(
     balls of gradients that are sums over rows. Not concurrent: calls from several threads queue.
     """
     shapes = {output: problem.shape_of(output) for output in want}
-    extra = _sum_bits(problem) + max(_logit_exponent(head) for head in problem.heads())
+    extra = _sum_bits(problem) + max(logit_exponent(head) for head in problem.heads())
     terms = min(max(2, -(-bits // TERM_BITS)), MOST_TERMS)
     with _precision, ctx.workprec(bits + extra + GUARD_BITS):
         outputs = Outputs(problem, shapes, terms)
@@ -81,7 +81,7 @@ def _tiles(problem: Problem) -> Iterator[slice]:
         yield slice(start, min(start + step, problem.query_count))
 
 
-def _logit_exponent(head: Head) -> int:
+def logit_exponent(head: Head) -> int:
     """About the largest e >= 0 with a logit of magnitude 2^e. Sets the cost, not the rigour."""
     query = head.query[head.visible.any(axis=1)]
     dots = _exponent(query, axis=0) + _exponent(head.key, axis=0)

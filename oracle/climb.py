@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from textwrap import wrap
 
 __all__ = ["Reach", "Step", "explained"]
 
@@ -60,11 +61,11 @@ class Step:
 
 
 def explained(climb: Sequence[Step]) -> str:
-    """The climb in words, a line of under 100 columns for each engine and each output short."""
+    """The climb in words: lines of under 100 columns, an engine or an output that is short each."""
     lines = []
     for number, step in enumerate(climb):
-        head, found = str(step).split(": ", 1)
-        first, *others = found.split("; ")
-        lines.append(f"{'-> ' if number else ''}{head}: {first}")
-        lines += [f"     {other}" for other in others]
+        first, *others = str(step).split("; ")
+        lines += wrap(f"{'-> ' if number else ''}{first}", 99, subsequent_indent=" " * 8)
+        for other in others:
+            lines += wrap(other, 99, initial_indent=" " * 6, subsequent_indent=" " * 8)
     return "\n".join(lines)

@@ -72,7 +72,7 @@ class Enclosure:
 
         Where they tie, this one. A NaN for a bound knows nothing.
         """
-        theirs = ~(self.bound <= other.bound)
+        theirs = (other.bound < self.bound) | np.isnan(self.bound)
         zero = np.zeros_like(self.value)
         pairs = zip_longest(self.parts, other.parts, fillvalue=zero)
         value, low, *rest = (np.where(theirs, b, a) for a, b in pairs)
