@@ -45,7 +45,9 @@ def gradients_of(wanted: Iterable[str]) -> tuple[str, ...]:
 
 
 def check_question(problem: Problem, wanted: tuple[str, ...]) -> None:
-    """Raise `ProblemError` where the outputs make no sense for the problem."""
+    """Raise `ProblemError` where the outputs make no sense for the problem, or it is not whole."""
+    if problem.positions is not None:
+        raise ProblemError("positions: a kernel is asked whole problems, not some rows of one")
     for output in wanted:
         if output not in OUTPUTS:
             raise ProblemError(f"want: expected some of {', '.join(OUTPUTS)}; got {output!r}")

@@ -363,6 +363,11 @@ def test_a_failure_survives_pickling() -> None:
     assert (copy.status, copy.message) == (failed.status, failed.message)
 
 
+def test_some_rows_of_a_problem_are_no_question_for_a_kernel() -> None:
+    with pytest.raises(ProblemError, match="positions: a kernel is asked whole problems"):
+        call(returns(lambda q, k, v: q), ask().at([0, 2]))
+
+
 @pytest.mark.parametrize("want, problem", [("mean", ask()), ("dq", ask()), ("dbias", ask())])
 def test_a_question_without_sense_is_the_askers_mistake(want: str, problem: Problem) -> None:
     with pytest.raises(ProblemError, match="want"):
