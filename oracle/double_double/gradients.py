@@ -1,0 +1,245 @@
+"""Gradients of a tile of rows: dq of the rows, and what they add to everything else.
+
+With p the exponentials, l = Σ p, dP = dout vᵀ, D = dout · out:
+    W = p (dP - D + dlse),  dq = (scale / l) W k,  dk = Wᵀ (scale q / l),  dv = pᵀ (dout / l).
+So 1 / l is applied to rows of numbers, never to all scores. The cotangents are scaled by a power of
+two, to at most 1 with the values in their own scaling; what depends on them is scaled back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from attnspec.oracle.double_double.blocks import add_to, multiply_by
+from attnspec.oracle.double_double.forward import Bounded, Forward, Sums
+from attnspec.oracle.double_double.pairs import Pair, add, divide, multiply, sum_pairs, times
+from attnspec.oracle.double_double.reading import Tile
+from attnspec.oracle.double_double.scratch import Scratch
+from attnspec.oracle.double_double.slices import (
+    Narrow,
+    Wide,
+    narrow,
+    product,
+    product_error,
+    unit_of,
+    wide,
+)
+from attnspec.oracle.double_double.softmax import FLOOR, UP
+from attnspec.oracle.formats import Float64Array
+from attnspec.oracle.problem import IntArray
+
+__all__ = ["Gradients", "Part"]
+
+
+@dataclass(frozen=True)
+class Part:
+    """Part of an output, to be added: `bounded` · 2^exponent, for the rows or for some keys."""
+
+    output: str
+    bounded: Bounded
+    exponent: IntArray
+    keys: slice | None = None
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Rows of numbers that columns of scores are multiplied with: a wide operand (H, R, n), each
+    column scaled by 2^-exponent (H, 1, n), to a relative error of 2^-96 beside that of 1 / l."""
+
+    wide: Wide
+    exponent: IntArray
+
+    @classmethod
+    def of(cls, rows: Float64Array, factor: float, total: Pair) -> _Rows:
+        """rows · factor / total, for 1/2 <= |factor| < 1 or 0, and total > 1/2."""
+        exponent = np.frexp(np.abs(rows).max(-2, keepdims=True))[1].astype(np.int64) + 1
+        scaled = times(Pair.of(np.ldexp(rows, -exponent)), factor)
+        divided = divide(scaled, total)
+        return cls(wide(divided.high, divided.low), exponent)
+
+
+class Gradients:
+    """The gradients of one tile; `parts` yields them, keys block by block."""
+
+    def __init__(self, tile: Tile, result: Forward, want: Collection[str], work: Scratch) -> None:
+        self.tile, self.result, self.want, self.work = tile, result, want, work
+        problem = tile.group.problem
+        shape = (*result.relative.shape[:2], problem.value_size)
+        self.dout = np.zeros(shape) if problem.dout is None else tile.rows_of(problem.dout)
+        dlse = np.zeros(shape[:2]) if problem.dlse is None else tile.rows_of(problem.dlse)
+        self.scale, exponent = math.frexp(problem.scale)
+        self.scale_exponent = exponent
+        self._scale_cotangents(dlse[..., None])
+        # Of W and of what is divided by l, relative to themselves; the soft-cap's slope among it.
+        self.relative = (
+            result.softmax.error + result.relative + 1.01 * result.softmax.slope_error + 2.0**-95
+        )
+
+    def _scale_cotangents(self, dlse: Float64Array) -> None:
+        """dout and dlse over 2^exponent, to at most 1 in the values' scaling; and dlse - D.
+
+        |D exact - D| <= Σ |dout| (error of out) + Dv 2^-97 Σ |dout||out| (`sum_pairs`, and the
+        products).
+        """
+        values = self.tile.group.value.exponent[..., :-1]
+        largest = np.abs(self.dout).max(-2, keepdims=True)
+        each = np.where(largest > 0, np.frexp(largest)[1] + values, -(2**20))
+        top = np.abs(dlse).max(-2, keepdims=True)
+        other = np.where(top > 0, np.frexp(top)[1], -(2**20))
+        exponent = np.maximum(each.max(-1, keepdims=True), other).astype(np.int64)
+        self.exponent: IntArray = np.where(exponent == -(2**20), 0, exponent)
+        cotangent = np.ldexp(self.dout, values - self.exponent)
+        self.size = np.abs(cotangent).sum(-1, keepdims=True)
+        into = list(np.empty((4, *cotangent.shape)))
+        terms = cotangent.shape[-1]
+        unit = unit_of(self.size * UP)
+        self.cotangent: Narrow = narrow(Pair.of(cotangent), unit, terms=terms, into=into)
+        out = self.result.out
+        inner = sum_pairs(times(out.pair, cotangent), axis=-1)
+        dlse = np.ldexp(dlse, -self.exponent)
+        self.shift = add(Pair.of(dlse), Pair(-inner.high[..., None], -inner.low[..., None]))
+        around = out.error + terms * 2.0**-97 * np.abs(out.pair.high)
+        self.shift_error = (np.abs(cotangent) * around).sum(-1, keepdims=True)
+        self.shift_error += 2.0**-97 * np.abs(self.shift.high)
+
+    def parts(self) -> Iterator[Part]:
+        """Every part of every gradient wanted."""
+        want, result = self.want, self.result
+        if "dsinks" in want:
+            yield self._sinks()
+        rows = _Rows.of(self.dout, 0.5, result.total) if "dv" in want else None
+        if rows is not None:
+            yield from self._values(rows)
+        if not {"dq", "dk", "dbias"} & set(want):
+            return
+        query = self.tile.rows_of(self.tile.group.problem.q)
+        queries = _Rows.of(query, self.scale, result.total) if "dk" in want else None
+        sums = _Accumulated(query.shape, self.work) if "dq" in want else None
+        for keys, p, slope in result.softmax.blocks:
+            with (
+                self.work.arrays(p.high.shape, 2) as (high, low),
+                self.work.arrays(p.high.shape, 2) as (size, error),
+            ):
+                W = Pair(high, low)
+                inner = self._inner(keys, p, W)
+                if "dbias" in want:
+                    yield from self._bias(keys, p, W, inner)
+                if slope is not None:
+                    multiply_by(W, slope, work=self.work)
+                np.abs(high, out=size)
+                # |W exact - W| <= p · inner + relative |W|, and what 1 / l errs by.
+                np.multiply(size, self.relative, out=error)
+                with self.work.arrays(p.high.shape, 1) as (part,):
+                    np.multiply(p.high, inner, out=part)
+                    error += part
+                if sums is not None:
+                    sums.add(W, size, error, self.tile.group.key.block(keys))
+                if queries is not None:
+                    yield self._of_keys("dk", keys, W, size, error, queries)
+        if sums is not None:
+            yield self._queries(sums)
+
+    def _inner(self, keys: slice, p: Pair, W: Pair) -> Float64Array:
+        """W = p (dP - D + dlse), and the error of the factor of p: (H, R, 1).
+
+        |dP| <= Σ|dout| = size, as |v| <= 1 in its scaling. 1.01 covers the error of p, at most
+        2^-10 of it, times the error of the factor.
+        """
+        values = self.tile.group.value.block(keys).columns(self.dout.shape[-1]).transposed
+        product(self.cotangent, values, work=self.work, out=W)
+        column = values.size.sum(-2, keepdims=True).max(-1, keepdims=True, initial=0.0)
+        error = product_error(self.cotangent, values, self.size, column)
+        add_to(W, self.shift, work=self.work)
+        multiply_by(W, p, work=self.work)
+        error += self.shift_error + 2.0**-97 * (self.size + np.abs(self.shift.high))
+        return np.asarray(1.01 * error)
+
+    def _of_keys(
+        self, name: str, keys: slice, x: Pair, size: Float64Array, error: Float64Array, rows: _Rows
+    ) -> Part:
+        """Xᵀ rows: (H, m, n), where X errs by `error`, and size is |X|."""
+        width = rows.wide.whole.shape[-1]
+        columns = size.sum(-2, keepdims=True)
+        shape = (len(columns), columns.shape[-1], width)
+        out = Pair(np.empty(shape), np.empty(shape))
+        with self.work.arrays(x.high.shape, 4) as into:
+            terms = size.shape[-2]
+            left = narrow(x, unit_of(columns * UP), terms=terms, into=into).swapped(-1, -2)
+            product(left, rows.wide, work=self.work, out=out)
+        column = rows.wide.size.sum(-2, keepdims=True)
+        lost = product_error(left, rows.wide, np.swapaxes(columns, -1, -2), column)
+        lost += np.swapaxes(error, -1, -2) @ rows.wide.size
+        lost = lost * UP + FLOOR
+        used = self.tile.group.used[:, keys, None]
+        lost = np.where(used, lost, 0.0)
+        exponent = rows.exponent
+        if name == "dk":
+            exponent = exponent + self.exponent + self.scale_exponent
+        return Part(name, Bounded(out, lost), exponent + (name == "dv"), keys)
+
+    def _values(self, rows: _Rows) -> Iterator[Part]:
+        """dv: pᵀ (dout / l), where p errs by a part of itself."""
+        around = self.result.softmax.error + self.result.relative + 2.0**-95
+        for keys, p, _ in self.result.softmax.blocks:
+            with self.work.arrays(p.high.shape, 1) as (error,):
+                np.multiply(p.high, around, out=error)
+                yield self._of_keys("dv", keys, p, p.high, error, rows)
+
+    def _queries(self, sums: _Accumulated) -> Part:
+        """dq: (scale / l) W k."""
+        total = self.result.total
+        dq = divide(times(sums.sums.value, self.scale), total)
+        error = sums.error * abs(self.scale) / total.high + 2.0**-96 * np.abs(dq.high)
+        error = np.where(self.tile.sees[..., None], error * UP + FLOOR, 0.0)
+        exponent = self.exponent + self.scale_exponent + self.tile.group.key.exponent
+        return Part("dq", Bounded(dq, error), exponent)
+
+    def _sinks(self) -> Part:
+        """dsinks: Σ_i p_sink (dlse - D) / l, a number for each head."""
+        sink, total = self.result.softmax.sink, self.result.total
+        assert sink is not None  # `want` says so
+        weighted = divide(multiply(sink, self.shift), total)
+        error = self.relative * np.abs(weighted.high)
+        error += sink.high / total.high * 1.01 * self.shift_error
+        error += sink.high.shape[-2] * 2.0**-97 * np.abs(weighted.high)
+        bounded = Bounded(sum_pairs(weighted, axis=-2), error.sum(-2) * UP + FLOOR)
+        return Part("dsinks", bounded, self.exponent[:, 0])
+
+    def _bias(self, keys: slice, p: Pair, W: Pair, inner: Float64Array) -> Iterator[Part]:
+        """dbias: W / l, summed over the rows and keys along which the bias was broadcast."""
+        bias, total = self.tile.group.problem.bias, self.result.total
+        assert bias is not None  # `want` says so
+        dS = divide(W, total)
+        error = p.high * inner / total.high + self.relative * np.abs(dS.high)
+        error = np.where(p.high > 0, error * UP + FLOOR, 0.0)
+        for axis in (-2, -1):
+            if (1, 1, *bias.shape)[axis] == 1:
+                count = dS.high.shape[axis]
+                lost = count * 2.0**-98 * np.abs(dS.high).sum(axis, keepdims=True)
+                error = (error.sum(axis, keepdims=True) + lost) * UP
+                summed = sum_pairs(dS, axis=axis)
+                dS = Pair(*(np.expand_dims(part, axis) for part in summed))
+        yield Part("dbias", Bounded(dS, error), self.exponent, keys)
+
+
+class _Accumulated:
+    """W k over the blocks of keys, with its error: that of W, times |k|, and of the sums."""
+
+    def __init__(self, shape: tuple[int, ...], work: Scratch) -> None:
+        heads, rows, size = shape
+        self.sums = Sums((heads, rows, size), work)
+        self._around = np.zeros(shape)
+
+    def add(self, W: Pair, size: Float64Array, error: Float64Array, key: Wide) -> None:
+        """Add a block, where size is |W| and W errs by `error`."""
+        self.sums.add(W, size, key)
+        self._around += error @ key.size
+
+    @property
+    def error(self) -> Float64Array:
+        """What W k may err by: (H, R, D)."""
+        return (self._around + self.sums.error) * UP + FLOOR

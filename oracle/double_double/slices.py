@@ -1,0 +1,160 @@
+"""Matrix products to twice the digits: slices of so few bits that float64 products are exact.
+
+A product of matrices A (m, k) and B (k, n), after Ozaki, Ogita, Oishi and Rump ("Error-free
+transformations of matrix multiplication by using fast routines of matrix multiplication and its
+applications", Numer. Algorithms 59, 2012), with slices of unequal width:
+
+    B = B1 + B2          |B| <= 1; B1 a multiple of 2^-31, |B2| <= 2^-32
+    A = A1 + A2 + A3     rows of Σ|A| <= unit: A1 a multiple of a, A2 of a', |A3| <= loss
+
+A B = A1 B1 + A2 B1 + [(A1 + A2) B2 + A3 B]. The first two products are exact: every product of
+elements, and so every sum of them in any order, with or without FMA, is a multiple of a 2^-31 (of
+a' 2^-31) and below 2^53 of it. The bracket is below 2^-31 of the whole, so that a product in
+float64 loses no more than 2^-31 · 2^-53 k of it. It costs four products, or three where B has no
+more than 32 bits; two where A is as short.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import numpy as np
+
+from attnspec.oracle.double_double.pairs import Pair
+from attnspec.oracle.double_double.scratch import Scratch
+from attnspec.oracle.formats import Float64Array
+
+__all__ = ["Narrow", "Wide", "narrow", "product", "product_error", "unit_of", "wide"]
+
+U = 2.0**-53
+WIDE = 31
+"""Bits of B1 after the binary point."""
+FIRST = 52 - WIDE
+"""Bits of A1 below its row's unit."""
+_ROUND = 1.5 * 2.0**52
+"""Adding and subtracting 1.5 · 2^52 g rounds to a multiple of g what is below 2^51 g."""
+
+
+class Wide(NamedTuple):
+    """B = first + rest (..., k, n), and |B|; rest is None where it is 0 everywhere."""
+
+    first: Float64Array
+    rest: Float64Array | None
+    whole: Float64Array
+    size: Float64Array
+
+    @property
+    def transposed(self) -> Wide:
+        """Bᵀ, as views."""
+        rest = None if self.rest is None else np.swapaxes(self.rest, -1, -2)
+        first, whole, size = (np.swapaxes(x, -1, -2) for x in (self.first, self.whole, self.size))
+        return Wide(first, rest, whole, size)
+
+    def columns(self, count: int) -> Wide:
+        """The first so many columns."""
+        rest = None if self.rest is None else self.rest[..., :count]
+        return Wide(self.first[..., :count], rest, self.whole[..., :count], self.size[..., :count])
+
+
+def wide(b: Float64Array, low: Float64Array | None = None) -> Wide:
+    """Slices of b + low, for |b| <= 1 and |low| <= u |b|.
+
+    first + rest is b exactly; with a low part, rest rounds once: u 2^-32 <= 2^-85.
+    """
+    first = b + _ROUND * 2.0**-WIDE
+    first -= _ROUND * 2.0**-WIDE
+    rest = b - first
+    if low is not None:
+        rest += low
+    return Wide(first, rest if rest.any() else None, b, np.abs(b))
+
+
+class Narrow(NamedTuple):
+    """A = first + second + rest (..., m, k); `front` is first + second, exactly.
+
+    unit (..., m, 1): powers of two >= Σ_k |A|. loss, likewise: |rest| <= loss, element by element.
+    A transposed operand is sliced as it lies, with units (..., 1, k).
+    """
+
+    first: Float64Array
+    second: Float64Array
+    front: Float64Array
+    rest: Float64Array
+    unit: Float64Array
+    loss: Float64Array
+
+    def swapped(self, first: int, second: int) -> Narrow:
+        """With two axes exchanged, as views."""
+        return Narrow(*(np.swapaxes(x, first, second) for x in self))
+
+
+def unit_of(total: Float64Array) -> Float64Array:
+    """The power of two above each total, at most twice it; 0 for 0."""
+    fraction, exponent = np.frexp(total)
+    return np.where(fraction == 0, 0.0, np.ldexp(1.0, exponent))
+
+
+def narrow(x: Pair, unit: Float64Array, *, terms: int, into: list[Float64Array]) -> Narrow:
+    """Slices of x, to be multiplied with sums of at most `terms` <= 2^20 terms.
+
+    unit: powers of two >= Σ|x| over those terms; 0 only where x is. Four arrays for the result.
+
+    a = unit 2^-21: Σ|A1| <= unit + terms a / 2 <= 2 unit = 2^22 a, so that Σ|A1||B1| <= 2^53 of
+    a 2^-31. The remainder x - A1 is exact (Dekker) and at most a / 2.
+    a' = terms' a 2^-22, terms' the power of two above: Σ|A2| <= terms (a / 2 + a' / 2) <= terms a
+    <= 2^22 a'. A3 is x - A1 - A2, exact, plus the low part, and rounds once.
+    """
+    first, second, front, rest = into
+    grid = unit * 2.0**-FIRST
+    finer = grid * 2.0 ** (math.ceil(math.log2(max(terms, 1))) - FIRST - 1)
+    magic, finer_magic = _ROUND * grid, _ROUND * finer
+    np.add(x.high, magic, out=first)
+    first -= magic
+    np.subtract(x.high, first, out=rest)
+    np.add(rest, finer_magic, out=second)
+    second -= finer_magic
+    rest -= second
+    rest += x.low
+    np.add(first, second, out=front)  # exact: multiples of a' below 2^53 of it
+    return Narrow(first, second, front, rest, unit, finer / 2 + 2 * U * unit)
+
+
+def product(a: Narrow, b: Wide, *, work: Scratch, out: Pair) -> Pair:
+    """A B as a pair (..., m, n), into `out`; see `product_error`."""
+    high, low = out
+    with work.arrays(high.shape, 2) as (second, other):
+        np.matmul(a.first, b.first, out=high)
+        np.matmul(a.second, b.first, out=second)
+        np.add(high, second, out=low)  # now their exact sum (Knuth)
+        np.subtract(low, high, out=other)
+        second -= other
+        np.subtract(low, other, out=other)
+        high -= other
+        second += high
+        np.matmul(a.rest, b.whole, out=other)
+        second += other
+        if b.rest is not None:
+            np.matmul(a.front, b.rest, out=other)
+            second += other
+        np.add(low, second, out=high)  # Dekker
+        np.subtract(high, low, out=other)
+        np.subtract(second, other, out=low)
+    return out
+
+
+def product_error(a: Narrow, b: Wide, size: Float64Array, column: Float64Array) -> Float64Array:
+    """What `product` loses (..., m, n), for size = Σ|A| (..., m, 1) and column = Σ|B| (..., 1, n).
+
+    With S = Σ_k |A|, T = Σ_k |B|, the bracket's terms are at most Z = 2^-32 S (0 without B2) and
+    loss T. Each product errs by gamma_k of its part (Higham, Accuracy and Stability, 3.5). Beside
+    it, in units u of Z + loss T: A3's rounding 1, that of B2 (`wide`) 1, the two additions into
+    low, 2 each, and Dekker's sum where low exceeds high, 2. Rounding what is left of high into
+    low costs u² S twice. So gamma_(k + 8) of the bracket, and 2^-104 S.
+    """
+    k = a.first.shape[-1]
+    gamma = (k + 8) * U / (1 - (k + 8) * U)
+    bracket = a.loss * column
+    if b.rest is not None:
+        bracket = bracket + 2.0 ** -(WIDE + 1) * size
+    return np.asarray(gamma * bracket + 2.0**-104 * size)
