@@ -26,7 +26,7 @@ import numpy as np
 
 from attnspec.oracle.formats import Float64Array
 
-__all__ = ["ELEMENTARY_ERROR", "AssumptionFailed", "check"]
+__all__ = ["ELEMENTARY_ERROR", "AssumptionFailed", "check", "check_thread"]
 
 ELEMENTARY_ERROR = 2.0**-46
 """64 ulp: an ulp of y is at most 2u|y| = 2^-52 |y|."""
@@ -43,7 +43,7 @@ def check() -> None:
 
     Raises `AssumptionFailed`.
     """
-    _check_rounding()
+    check_thread()
     _check_libraries()
 
 
@@ -61,8 +61,8 @@ def _require(holds: bool | np.bool_, what: str) -> None:
         )
 
 
-def _check_rounding() -> None:
-    """Assumption 1, on arrays long enough for the vector loops and their tails."""
+def check_thread() -> None:
+    """Assumption 1 in this thread, on arrays long enough for the vector loops and their tails."""
     one, unit = np.ones(19), np.full(19, 2.0**-53)
     to_nearest = (
         np.all(one + unit == 1)  # a tie, to even; upward rounding would exceed 1

@@ -5,9 +5,10 @@ What a head is, `Problem.heads` decides; here heads only get a common leading ax
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -15,12 +16,15 @@ import numpy.typing as npt
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import BoolArray, IntArray, Problem
 
-__all__ = ["SCORES", "Heads", "IntArray", "disjoint", "stacked", "transposed"]
+__all__ = ["SCORES", "Heads", "IntArray", "Operands", "disjoint", "stacked", "transposed"]
 
 SCORES = 2**14
 """Scores that are worked on together: enough to hide the cost of a call, and few enough that an
 array of them fits the caches and malloc need not ask the system for it. A head with more stands
 alone."""
+Item = TypeVar("Item")
+KEPT = 2**24
+"""How many numbers of keys, or of values, are kept in float64: 128 MiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +42,8 @@ class Heads:
     keys: slice
     scale: float
     softcap: float | None
+    operands: Operands
     query: Float64Array  # (H, R, D)
-    key: Float64Array  # (H, M, D)
-    value: Float64Array  # (H, M, Dv)
     visible: BoolArray  # (H, R, M)
     diagonal: IntArray  # (H, R): the key that each row meets on the diagonal
     bias: Float64Array | None  # (H, R, M)
@@ -50,10 +53,50 @@ class Heads:
     dlse: Float64Array | None  # (H, R)
 
     @property
+    def key(self) -> Float64Array:
+        """(H, M, D)."""
+        return self.operands.key(self.keys)
+
+    @property
+    def value(self) -> Float64Array:
+        """(H, M, Dv)."""
+        return self.operands.value(self.keys)
+
+    @property
     def ahead(self) -> IntArray:
         """i + offset - j: (H, R, M)."""
-        columns: IntArray = np.arange(self.keys.start, self.keys.stop, dtype=np.int64)
-        return self.diagonal[..., None] - columns
+        return self.ahead_of(slice(0, self.keys.stop - self.keys.start))
+
+    def key_of(self, part: slice) -> Float64Array:
+        """Some of these M keys."""
+        return self.operands.key(self._absolute(part))
+
+    def value_of(self, part: slice) -> Float64Array:
+        """The values of some of these M keys."""
+        return self.operands.value(self._absolute(part))
+
+    def ahead_of(self, part: slice) -> IntArray:
+        """i + offset - j, for some of these M keys."""
+        some = self._absolute(part)
+        return self.diagonal[..., None] - np.arange(some.start, some.stop, dtype=np.int64)
+
+    def tiles(self, count: int) -> Iterator[Heads]:
+        """These rows, at most `count` at a time."""
+        for start in range(0, max(1, self.rows.stop - self.rows.start), count):
+            first, some = self.rows.start + start, slice(start, start + count)
+            yield replace(
+                self,
+                rows=slice(first, min(first + count, self.rows.stop)),
+                query=self.query[:, some],
+                visible=self.visible[:, some],
+                diagonal=self.diagonal[:, some],
+                bias=None if self.bias is None else self.bias[:, some],
+                dout=None if self.dout is None else self.dout[:, some],
+                dlse=None if self.dlse is None else self.dlse[:, some],
+            )
+
+    def _absolute(self, part: slice) -> slice:
+        return slice(self.keys.start + part.start, self.keys.start + part.stop)
 
 
 def stacked(problem: Problem, *, scores: int = SCORES, rows: int | None = None) -> Iterator[Heads]:
@@ -65,7 +108,7 @@ def stacked(problem: Problem, *, scores: int = SCORES, rows: int | None = None) 
     numbers = [(b, h) for b in range(problem.batch) for h in range(problem.query_heads)]
     count = max(1, scores // max(1, problem.query_count * problem.key_count))
     for some in _batches(numbers, count):
-        operands = _operands(problem, some)
+        operands = Operands(problem, some)
         step = problem.query_count if rows is None else rows
         for start in range(0, max(1, problem.query_count), max(1, step)):
             part = slice(start, min(start + step, problem.query_count))
@@ -81,29 +124,65 @@ def _batches(numbers: list[tuple[int, int]], count: int) -> Iterator[Numbers]:
         yield tuple(numbers[start : start + count])
 
 
-def _operands(problem: Problem, heads: Numbers) -> tuple[Float64Array, Float64Array]:
-    """Keys (H, Nk, D) and values (H, Nk, Dv), 0 where no row sees them."""
-    group = problem.query_heads // problem.kv_heads
-    key = np.stack([problem.k[b, h // group] for b, h in heads]).astype(np.float64)
-    value = np.stack([problem.v[b, h // group] for b, h in heads]).astype(np.float64)
-    for i, (b, h) in enumerate(heads):
-        hidden = ~problem.used(b, h)
-        key[i, hidden] = 0
-        value[i, hidden] = 0
-    return key, value
+class Operands:
+    """All keys and values of some heads, in float64 and 0 where no row sees them.
+
+    They are converted once where they are few, and whenever some are asked for where a copy would
+    take more than `KEPT` numbers.
+    """
+
+    def __init__(self, problem: Problem, heads: Numbers) -> None:
+        self._problem, self._heads = problem, heads
+
+    def key(self, part: slice) -> Float64Array:
+        """These keys: (H, M, D)."""
+        k = self._problem.k
+        return self._key[:, part] if self._few(k) else self._converted(k, part)
+
+    def value(self, part: slice) -> Float64Array:
+        """Their values: (H, M, Dv)."""
+        v = self._problem.v
+        return self._value[:, part] if self._few(v) else self._converted(v, part)
+
+    def _few(self, array: npt.NDArray[Any]) -> bool:
+        return bool(len(self._heads) * array.shape[2] * array.shape[3] <= KEPT)
+
+    @cached_property
+    def _key(self) -> Float64Array:
+        return self._converted(self._problem.k, slice(None))
+
+    @cached_property
+    def _value(self) -> Float64Array:
+        return self._converted(self._problem.v, slice(None))
+
+    @cached_property
+    def _unused(self) -> list[BoolArray]:
+        problem = self._problem
+        if problem.mask is None and problem.bias is None:  # the same for all heads
+            return _by_batch(self._heads, lambda b: ~problem.used(b, 0))
+        return [~problem.used(b, h) for b, h in self._heads]
+
+    def _converted(self, array: npt.NDArray[Any], part: slice) -> Float64Array:
+        group = self._problem.query_heads // self._problem.kv_heads
+        batch, head = np.array(self._heads).T
+        result: Float64Array = array[batch, head // group, part].astype(np.float64)
+        for one, unused in zip(result, self._unused, strict=True):
+            if unused[part].any():
+                one[unused[part]] = 0
+        return result
 
 
 def _tile(
     problem: Problem,
     heads: Numbers,
-    operands: tuple[Float64Array, Float64Array],
+    operands: Operands,
     rows: slice,
     *,
     narrow: bool,
 ) -> Heads:
     batch, index = np.array(heads, np.int64).T
     keys = _span(problem, heads, rows) if narrow else slice(0, problem.key_count)
-    visible = np.stack([problem.visible(b, h, rows, keys) for b, h in heads])
+    visible = _visible(problem, heads, rows, keys)
     bias = None
     if problem.bias is not None:
         each = [problem.scores_of(problem.bias, b, h)[rows, keys] for b, h in heads]
@@ -123,17 +202,22 @@ def _tile(
         keys=keys,
         scale=float(problem.scale),
         softcap=None if problem.softcap is None else float(problem.softcap),
+        operands=operands,
         query=restricted(problem.q),
-        key=operands[0][:, keys],
-        value=operands[1][:, keys],
         visible=visible,
-        diagonal=np.stack([problem.diagonals(b)[rows] for b, _ in heads]),
+        diagonal=np.stack(_by_batch(heads, lambda b: problem.diagonals(b)[rows])),
         bias=bias,
         slope=column(problem.alibi),
         sink=column(problem.sinks),
         dout=restricted(problem.dout),
         dlse=restricted(problem.dlse),
     )
+
+
+def _by_batch(heads: Numbers, of: Callable[[int], Item]) -> list[Item]:
+    """What the batch entry of each head has, found once an entry."""
+    found = {b: of(b) for b in sorted({b for b, _ in heads})}
+    return [found[b] for b, _ in heads]
 
 
 def _span(problem: Problem, heads: Numbers, rows: slice) -> slice:
@@ -144,6 +228,23 @@ def _span(problem: Problem, heads: Numbers, rows: slice) -> slice:
     if not seen.any():
         return slice(0, 0)
     return slice(int(first[seen].min()), int(stop[seen].max()))
+
+
+def _visible(problem: Problem, heads: Numbers, rows: slice, keys: slice) -> BoolArray:
+    """Which keys each row sees: (H, R, M). Of spans alone, only their ends are worth a look."""
+    if problem.mask is not None or problem.bias is not None:
+        return np.stack([problem.visible(b, h, rows, keys) for b, h in heads])
+    first, stop = np.stack(_by_batch(heads, problem.spans))[..., rows].swapaxes(0, 1) - keys.start
+    size = keys.stop - keys.start
+    visible = np.ones((*first.shape, size), np.bool_)
+    begun, ended = max(0, first.max(initial=0)), min(size, stop.min(initial=size))
+    column = np.arange(size)
+    if begun > 0:
+        visible[..., :begun] = column[:begun] >= first[..., None]
+    if ended < size:
+        ended = max(0, ended)
+        visible[..., ended:] &= column[ended:] < stop[..., None]
+    return visible
 
 
 def transposed(matrices: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -30,6 +30,7 @@ import numpy as np
 from attnspec.oracle.enclosure import Enclosure
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.heads import IntArray, disjoint
+from attnspec.oracle.problem import BoolArray
 
 __all__ = [
     "FLOOR",
@@ -39,6 +40,7 @@ __all__ = [
     "Place",
     "Total",
     "U",
+    "exact_zero",
     "gamma",
     "operand_product",
     "product",
@@ -110,6 +112,12 @@ def scaled(ball: Ball, scale: float) -> Ball:
     return Ball(value, (ball.radius * abs(scale) + U * np.abs(value)) * SLACK + 2 * TINY)
 
 
+def exact_zero(ball: Ball, *, unless: BoolArray) -> Ball:
+    """The ball, with rows that are exactly 0 unless used."""
+    used = unless[..., None]
+    return Ball(np.where(used, ball.value, 0.0), np.where(used, ball.radius, 0.0))
+
+
 class Total:
     """A sum of balls over heads and tiles, slot by slot.
 
@@ -119,6 +127,10 @@ class Total:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.value = np.zeros(shape)
         self.radius = np.zeros(shape)
+
+    def put(self, place: Place, ball: Ball) -> None:
+        """Set the ball of each head at its place, to which nothing else is added."""
+        self.value[place], self.radius[place] = ball
 
     def add(self, place: Place, ball: Ball) -> None:
         """Add the ball of each head at its place."""
@@ -135,7 +147,9 @@ class Total:
         """The sum, with the bound inf wherever anything has overflowed. -inf of radius 0 is exact:
         the lse of a row that sees nothing."""
         bound = self.radius * SLACK
-        known = np.isfinite(self.value) & np.isfinite(bound)
-        exact = np.isneginf(self.value) & (self.radius == 0)
-        bound = np.where(exact, 0.0, np.where(known, bound, np.inf))
+        unknown = ~(np.isfinite(self.value) & np.isfinite(bound))
+        if unknown.any():
+            exact = np.isneginf(self.value) & (self.radius == 0)
+            bound[unknown] = np.inf
+            bound[exact] = 0.0
         return Enclosure.of(self.value.reshape(shape), bound.reshape(shape))

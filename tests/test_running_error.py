@@ -14,7 +14,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from attnspec.oracle import Problem, float64, float64_softmax
+from attnspec.oracle import Problem, float64_softmax
+from attnspec.oracle import float64_gradients as sharp
 from attnspec.oracle.float64_softmax import scores, softmax
 from attnspec.oracle.heads import Heads, stacked, transposed
 from attnspec.oracle.running_error import (
@@ -227,29 +228,30 @@ def test_gradients_of_the_scores(seed: int, radius: float) -> None:
     sink, exact_sink = Ball(np.abs(sink.value), sink.radius), abs(exact_sink)
     out, exact_out = ball(rng, radius, 1, 3, 2)
     slope, exact_slope = ball(rng, max(radius, 2.0**-50), 1, 3, 4)
-    forward = float64._Forward(h, h.query, weights, sink, out, slope, TERMS)
+    forward = sharp.Forward(h, h.query, weights, sink, out, slope, TERMS)
 
-    shift = float64._row_shift(forward, h.dout)
+    shift = sharp.row_shift(h, h.dout, out)
     exact_shift = exactly(h.dlse) - (exactly(h.dout) * exact_out).sum(axis=-1)
     check(shift, exact_shift)
-    dscores = float64._score_gradient(forward, h.dout, shift)
+    dscores = sharp._score_gradient(forward, h.dout, shift)
     exact_dp = exactly(h.dout) @ exactly(transposed(h.value))
     exact = exact_weights * (exact_dp + exact_shift[..., None])
     check_operand(dscores, exact)
     _check_rounding_alone(forward, shift)
     check(
-        float64._sink_gradient(sink, shift, TERMS), (exact_sink[..., 0] * exact_shift).sum(axis=-1)
+        sharp.sink_gradient(sink, shift, TERMS),
+        (exact_sink[..., 0] * exact_shift).sum(axis=-1),
     )
-    check(float64._folded(dscores, (1, 1)), exact.sum(axis=(1, 2), keepdims=True))
-    check(float64._folded(dscores, (3, 1)), exact.sum(axis=2, keepdims=True))
-    check_operand(float64._through_cap(dscores, slope, TERMS), exact * exact_slope)
+    check(sharp._folded(dscores, (1, 1)), exact.sum(axis=(1, 2), keepdims=True))
+    check(sharp._folded(dscores, (3, 1)), exact.sum(axis=2, keepdims=True))
+    check_operand(sharp._through_cap(dscores, slope, TERMS), exact * exact_slope)
 
 
-def _check_rounding_alone(forward: float64._Forward, shift: Ball) -> None:
+def _check_rounding_alone(forward: sharp.Forward, shift: Ball) -> None:
     """dS of weights and rows that are exact: nothing hides the roundings of its own formula."""
     heads, weights = forward.heads, Ball(forward.weights.value, np.zeros((1, 3, 4)))
     assert heads.dout is not None
     exact_shift = Ball(shift.value, np.zeros((1, 3)))
-    result = float64._score_gradient(replace(forward, weights=weights), heads.dout, exact_shift)
+    result = sharp._score_gradient(replace(forward, weights=weights), heads.dout, exact_shift)
     inner = exactly(heads.dout) @ exactly(transposed(heads.value)) + exactly(shift.value)[..., None]
     check_operand(result, exactly(weights.value) * inner)
