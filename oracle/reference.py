@@ -1,8 +1,8 @@
 """The dispatcher: the certified answer to a problem, from the cheapest engine that reaches.
 
-Engines are asked in the order of their cost: `float64`, then `balls` at a growing number of bits.
-Each is asked only for the outputs that the ones before could not bound well enough somewhere, and
-replaces only the elements that it bounds better.
+Engines are asked in the order of their cost: `float64`, `double-double`, then `balls` at a growing
+number of bits. Each is asked only for the outputs that the ones before could not bound well enough
+somewhere, and replaces only the elements that it bounds better.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ __all__ = ["BITS", "TIERS", "Uncertified", "reference"]
 
 BoolArray = npt.NDArray[np.bool_]
 
-TIERS = ("float64", "balls", "definition")
+TIERS = ("float64", "double-double", "balls", "definition")
 BITS = (106, 240, 480, 960, 1920, 3840)
 """The precisions that `balls` climbs through: first what two float64 hold. Scores of 2^n cost n
 bits; beyond float64's range of exponents (2^±1074, products of two) there is nothing left to
@@ -137,12 +137,20 @@ def _engines(tier: str | None, bits: int | None) -> Iterator[_Engine]:
     """The engines to ask, in order; the slow ones are imported when their turn comes."""
     if tier in (None, "float64") and bits is None:
         yield _Engine("float64", None, lambda problem, want: float64.enclose(problem, want=want))
+    if tier in (None, "double-double") and bits is None:
+        yield _Engine("double-double", None, _double_double)
     if tier in (None, "balls"):
         for precision in BITS if bits is None else (bits,):
             yield _Engine("balls", precision, _balls(precision))
     if tier == "definition":
         precision = 200 if bits is None else bits
         yield _Engine("definition", precision, _definition(precision))
+
+
+def _double_double(problem: Problem, want: tuple[str, ...]) -> Reference:
+    from attnspec.oracle import double_double
+
+    return double_double.enclose(problem, want=want)
 
 
 def _balls(bits: int) -> _Enclose:
@@ -217,8 +225,8 @@ def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
 def _check_engine(tier: str | None, bits: int | None) -> None:
     if tier not in (None, *TIERS):
         raise ProblemError(f"tier: expected one of {', '.join(TIERS)} or None, got {tier!r}")
-    if bits is not None and tier == "float64":
-        raise ProblemError("bits: float64 has 53; expected bits with balls or definition only")
+    if bits is not None and tier in ("float64", "double-double"):
+        raise ProblemError(f"bits: {tier} has its own; expected bits with balls or definition only")
     if bits is not None and bits < 2:
         raise ProblemError(f"bits: expected at least 2, got {bits}")
 

@@ -65,6 +65,19 @@ def test_uncertified_carries_the_climb() -> None:
     assert (str(copy), copy.climb) == (str(caught.value), caught.value.climb)
 
 
+def test_double_double_stands_between_float64_and_the_balls() -> None:
+    p = problem()
+    assert ask(p, within={"out": 1e-19}).tier == "double-double"
+    answer = ask(p, within={"out": 1e-36})
+    assert [(step.tier, step.bits) for step in answer.climb] == [
+        ("float64", None),
+        ("double-double", None),
+        ("balls", 106),
+        ("balls", 240),
+    ]
+    assert [step.enough for step in answer.climb] == [False, False, False, True]
+
+
 @pytest.mark.parametrize(
     "reach, text",
     [
@@ -92,7 +105,7 @@ def test_the_climb_fits_a_hundred_columns() -> None:
 
 def test_a_sharper_bound_is_never_replaced_by_a_looser_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """A higher engine that knows some elements better and others worse."""
-    from attnspec.oracle import balls
+    from attnspec.oracle import double_double
 
     p = problem()
     first = float64.enclose(p)["out"]
@@ -101,10 +114,10 @@ def test_a_sharper_bound_is_never_replaced_by_a_looser_one(monkeypatch: pytest.M
     bound = np.where(better, first.bound / 100, first.bound * 100)
     bound[0, 1, 0, 0] = np.nan  # which knows nothing
 
-    def enclose(p: Problem, *, want: Sequence[str], bits: int) -> Reference:
-        return Reference("balls", {"out": Enclosure.of(first.value + 1, bound)})
+    def enclose(p: Problem, *, want: Sequence[str]) -> Reference:
+        return Reference("double-double", {"out": Enclosure.of(first.value + 1, bound)})
 
-    monkeypatch.setattr(balls, "enclose", enclose)
+    monkeypatch.setattr(double_double, "enclose", enclose)
     answer = ask(p, want=("out",), within={"out": np.where(better, first.bound / 2, np.inf)})["out"]
     assert np.array_equal(answer.value, np.where(better, first.value + 1, first.value))
     assert np.array_equal(answer.bound, np.where(better, bound, first.bound))

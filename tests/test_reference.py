@@ -18,6 +18,7 @@ from attnspec.oracle import (
     float64,
 )
 from attnspec.oracle import reference as ask
+from attnspec.oracle.reference import TIERS
 
 
 def problem(seed: int = 0, **options: Any) -> Problem:
@@ -89,7 +90,7 @@ def test_a_limit_of_nan_is_never_reached() -> None:
         ask(problem(), within={"out": np.nan}, tier="float64")
 
 
-@pytest.mark.parametrize("tier", ["float64", "balls", "definition"])
+@pytest.mark.parametrize("tier", TIERS)
 def test_a_tier_can_be_forced_and_all_agree(tier: str) -> None:
     p = problem(sinks=np.zeros(2), bias=np.ones((4, 5)), dlse=np.ones((1, 2, 4)))
     want = ("out", "lse", "dq", "dk", "dv", "dbias", "dsinks")
@@ -131,7 +132,7 @@ def poisoned(p: Problem, field: str, index: tuple[int, ...], content: float = np
     return p.replace(**{field: array})
 
 
-@pytest.mark.parametrize("tier", ["float64", "balls", "definition"])
+@pytest.mark.parametrize("tier", TIERS)
 @pytest.mark.parametrize(
     "field, index, rows, channels",
     [
@@ -209,9 +210,10 @@ def test_gradients_with_a_visible_nan_are_refused(field: str) -> None:
         ({"want": "out"}, "want: expected a sequence of out, lse"),
         ({"want": ("dbias",)}, "dbias a bias"),
         ({"want": ("dsinks",)}, "dsinks sinks"),
-        ({"tier": "float32"}, "tier: expected one of float64, balls, definition or None"),
+        ({"tier": "float32"}, "tier: expected one of float64, double-double, balls"),
         ({"within": {"dq": 1.0}}, "dq is not in want"),
-        ({"tier": "float64", "bits": 100}, "bits: float64 has 53"),
+        ({"tier": "float64", "bits": 100}, "bits: float64 has its own; expected bits with balls"),
+        ({"tier": "double-double", "bits": 100}, "bits: double-double has its own"),
         ({"bits": 0}, "bits: expected at least 2"),
         ({"within": {"out": np.ones(3)}}, "within.'out'.: expected an array that broadcasts"),
     ],
