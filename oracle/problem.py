@@ -200,7 +200,7 @@ class Problem:
             q=self.q[:, :, chosen],
             mask=cut(self.mask),
             bias=cut(self.bias),
-            dout=cut(self.dout),
+            dout=None if self.dout is None else self.dout[:, :, chosen],
             dlse=None if self.dlse is None else self.dlse[:, :, chosen],
             query_lengths=counts if self.query_lengths is None else self.query_lengths,
             positions=self._positions()[chosen],

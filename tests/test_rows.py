@@ -90,6 +90,12 @@ def test_rows_of_rows() -> None:
     assert problem().at([]).query_count == 0
 
 
+def test_one_row_taken_several_times() -> None:
+    one = problem(**OPTIONS["bias"] | OPTIONS["lengths"]).at([3])
+    assert one.at([0, 0, 0]).shape_of("dq") == (2, 4, 3, 3)
+    np.testing.assert_array_equal(one.at([0, 0, 0]).dout, np.repeat(one.dout, 3, axis=2))
+
+
 @pytest.mark.parametrize(
     "rows, says", [([ROWS], "the 7 that"), ([-8], "the 7 that"), ([0.5], "integers"), (3, "3")]
 )

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
 from attnspec.oracle import assumptions
-from attnspec.oracle.double_double.forward import Bounded, forward, log_sum_exp
+from attnspec.oracle.double_double.forward import Bounded, Forward, forward, log_sum_exp
 from attnspec.oracle.double_double.gradients import Gradients, Part
 from attnspec.oracle.double_double.pairs import Pair
 from attnspec.oracle.double_double.reading import ROWS, Tile, groups
 from attnspec.oracle.double_double.scratch import Scratch
 from attnspec.oracle.double_double.softmax import softmax
 from attnspec.oracle.double_double.totals import Total
+from attnspec.oracle.double_double.workers import in_order
 from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import Problem
 
 __all__ = ["enclose"]
-
-FORWARD = {"out", "lse"}
 
 
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
@@ -32,30 +33,53 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     """
     assumptions.check()
     totals = {name: Total(_total_shape(problem, name)) for name in want}
-    work = Scratch()
+    tiles = [tile for group in groups(problem) for tile in group.tiles()]
+    local = threading.local()
+
+    def parts_of(tile: Tile) -> Iterator[Part]:
+        return _parts(tile, want, _workspace(local, tile))
+
     with np.errstate(all="ignore"):
-        for group in groups(problem):
-            buffer = _buffer(problem, len(group.batch))
-            for tile in group.tiles():
-                for part in _parts(tile, want, buffer, work):
-                    _add(tile, part, totals[part.output])
+        for tile, parts in in_order(tiles, parts_of):
+            for part in parts:
+                _add(tile, part, totals[part.output])
         enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
     return Reference("double-double", enclosures)
 
 
-def _buffer(problem: Problem, heads: int) -> Float64Array:
-    """Room for the exponentials of a tile, and for the slope of a soft-cap."""
+@dataclass(frozen=True)
+class _Workspace:
+    """What a thread works in: room for the exponentials of a tile, and passing arrays."""
+
+    buffer: Float64Array
+    scratch: Scratch
+
+
+def _workspace(local: threading.local, tile: Tile) -> _Workspace:
+    """This thread's, large enough for the tile: a soft-cap's slope takes as much again."""
+    problem, heads = tile.group.problem, len(tile.group.batch)
     numbers = 2 if problem.softcap is None else 4
-    return np.empty(numbers * heads * min(ROWS, problem.query_count) * problem.key_count)
+    size = numbers * heads * min(ROWS, problem.query_count) * problem.key_count
+    have: _Workspace | None = getattr(local, "workspace", None)
+    if have is None or have.buffer.size < size:
+        have = local.workspace = _Workspace(np.empty(size), Scratch())
+    return have
 
 
-def _parts(
-    tile: Tile, want: Collection[str], buffer: Float64Array, work: Scratch
-) -> Iterator[Part]:
+def _parts(tile: Tile, want: Collection[str], work: _Workspace) -> Iterator[Part]:
     """What a tile adds to every output of `want`."""
-    result = forward(tile, softmax(tile, buffer, work=work), work=work)
+    assumptions.check()  # of this thread
+    with np.errstate(all="ignore"):
+        weights = softmax(tile, work.buffer, work=work.scratch)
+        result = forward(tile, weights, work=work.scratch)
+        yield from _of_rows(tile, result, want)
+        if not set(want) <= {"out", "lse"}:
+            yield from Gradients(tile, result, want, work.scratch).parts()
+
+
+def _of_rows(tile: Tile, result: Forward, want: Collection[str]) -> Iterator[Part]:
+    """out and lse: exactly 0 and -inf where a row sees nothing (and has no sink)."""
     empty = ~tile.sees
-    zero = np.zeros(1, np.int64)
     if "out" in want:
         around = np.where(empty[..., None], 0.0, result.out.error)
         yield Part("out", Bounded(result.out.pair, around), tile.group.value.exponent[..., :-1])
@@ -64,9 +88,7 @@ def _parts(
         if result.softmax.sink is None:
             high, low = np.where(empty, -np.inf, lse.pair.high), np.where(empty, 0.0, lse.pair.low)
             lse = Bounded(Pair(high, low), np.where(empty, 0.0, lse.error))
-        yield Part("lse", lse, zero[:, None])
-    if not set(want) <= FORWARD:
-        yield from Gradients(tile, result, want, work).parts()
+        yield Part("lse", lse, np.zeros((1, 1), np.int64))
 
 
 def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnspec.oracle.double_double.exponential import LOG_ERROR, NATURAL, logarithm
-from attnspec.oracle.double_double.pairs import Pair, add, divide, sum_pairs, times
-from attnspec.oracle.double_double.reading import CHUNK, Tile
+from attnspec.oracle.double_double.pairs import Pair, add, divide, times
+from attnspec.oracle.double_double.products import FLOOR, UP, Sums
+from attnspec.oracle.double_double.reading import Tile
 from attnspec.oracle.double_double.scratch import Scratch
-from attnspec.oracle.double_double.slices import Wide, narrow, product, product_error, unit_of
-from attnspec.oracle.double_double.softmax import FLOOR, UP, Softmax
+from attnspec.oracle.double_double.softmax import Softmax
 from attnspec.oracle.formats import Float64Array
 
-__all__ = ["Bounded", "Forward", "Sums", "forward", "log_sum_exp"]
+__all__ = ["Bounded", "Forward", "forward", "log_sum_exp"]
 
 
 @dataclass(frozen=True)
@@ -38,56 +38,6 @@ class Forward:
     out: Bounded
 
 
-class Sums:
-    """Sums over keys of what belongs to rows: A B for A (H, R, m), block by block of keys.
-
-    `value` (H, R, n) is their sum, a pair; each product is over at most CHUNK keys.
-    """
-
-    def __init__(self, shape: tuple[int, int, int], work: Scratch) -> None:
-        self.value = Pair(np.zeros(shape), np.zeros(shape))
-        self.size = np.zeros((*shape[:2], 1))
-        self._lost = np.zeros(shape)
-        self._additions = 0
-        self._work = work
-
-    def add(self, a: Pair, size: Float64Array, b: Wide) -> None:
-        """Add A B, where size is |A|."""
-        heads, rows, keys = a.high.shape
-        chunk = min(CHUNK, keys)
-        count = keys // chunk
-        shape = (heads, rows, count, chunk)
-        parts = size.reshape(shape).sum(-1, keepdims=True)
-        right = _in_chunks(b, count)
-        with (
-            self._work.arrays(shape, 4) as into,
-            self._work.arrays((heads, count, rows, b.whole.shape[-1]), 2) as (high, low),
-        ):
-            pair = Pair(a.high.reshape(shape), a.low.reshape(shape))
-            left = narrow(pair, unit_of(parts * UP), terms=chunk, into=into).swapped(1, 2)
-            summed = product(left, right, work=self._work, out=Pair(high, low))
-            self.value = add(self.value, sum_pairs(summed, axis=1))
-        parts = np.swapaxes(parts, 1, 2)
-        column = right.size.sum(-2, keepdims=True)
-        self._lost += product_error(left, right, parts, column).sum(1)
-        self.size += parts.sum(1)
-        self._additions += 1 + count
-
-    @property
-    def error(self) -> Float64Array:
-        """What `value` has lost: that of each product, and in each addition of pairs at most
-        2^-98 of what has been added up so far, which is below Σ|A| (|B| <= 1)."""
-        return np.asarray((self._lost + self._additions * 2.0**-98 * self.size) * UP)
-
-
-def _in_chunks(b: Wide, count: int) -> Wide:
-    """B (H, m, n) as (H, count, m / count, n)."""
-    heads, keys, width = b.whole.shape
-    shape = (heads, count, keys // count, width)
-    rest = None if b.rest is None else b.rest.reshape(shape)
-    return Wide(b.first.reshape(shape), rest, b.whole.reshape(shape), b.size.reshape(shape))
-
-
 def forward(tile: Tile, weights: Softmax, *, work: Scratch) -> Forward:
     """The outputs of a tile.
 
@@ -100,12 +50,10 @@ def forward(tile: Tile, weights: Softmax, *, work: Scratch) -> Forward:
     heads, rows = weights.error.shape[:2]
     value = tile.group.value
     shape = (heads, rows, value.exponent.shape[-1])
-    sums, size = Sums(shape, work), np.zeros(shape)
+    sums = Sums(shape, work)
     for keys, p, _ in weights.blocks:
-        block = value.block(keys)
-        sums.add(p, p.high, block)
-        size += p.high @ block.size
-    error = (weights.error * size + sums.error) * UP + FLOOR
+        sums.add(p, p.high, p.high, value, keys)
+    error = (weights.error * sums.around + sums.error) * UP + FLOOR
     ones = value.exponent[..., -1:]
     total = Pair(*(np.ldexp(part[..., -1:], ones) for part in sums.value))
     lost = np.ldexp(error[..., -1:], ones)

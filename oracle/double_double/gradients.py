@@ -15,9 +15,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from attnspec.oracle.double_double.blocks import add_to, multiply_by
-from attnspec.oracle.double_double.forward import Bounded, Forward, Sums
+from attnspec.oracle.double_double.forward import Bounded, Forward
 from attnspec.oracle.double_double.pairs import Pair, add, divide, multiply, sum_pairs, times
-from attnspec.oracle.double_double.reading import Tile
+from attnspec.oracle.double_double.products import FLOOR, UP, Sums, row_products
+from attnspec.oracle.double_double.reading import BLOCK, Tile
 from attnspec.oracle.double_double.scratch import Scratch
 from attnspec.oracle.double_double.slices import (
     Narrow,
@@ -28,7 +29,6 @@ from attnspec.oracle.double_double.slices import (
     unit_of,
     wide,
 )
-from attnspec.oracle.double_double.softmax import FLOOR, UP
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import IntArray
 
@@ -70,6 +70,7 @@ class Gradients:
         problem = tile.group.problem
         shape = (*result.relative.shape[:2], problem.value_size)
         self.dout = np.zeros(shape) if problem.dout is None else tile.rows_of(problem.dout)
+        self.dout[~tile.sees] = 0  # perhaps padding, and without influence
         dlse = np.zeros(shape[:2]) if problem.dlse is None else tile.rows_of(problem.dlse)
         self.scale, exponent = math.frexp(problem.scale)
         self.scale_exponent = exponent
@@ -116,9 +117,10 @@ class Gradients:
             yield from self._values(rows)
         if not {"dq", "dk", "dbias"} & set(want):
             return
-        query = self.tile.rows_of(self.tile.group.problem.q)
+        query = self.tile.query
         queries = _Rows.of(query, self.scale, result.total) if "dk" in want else None
-        sums = _Accumulated(query.shape, self.work) if "dq" in want else None
+        heads, count, size = query.shape
+        sums = Sums((heads, count, size), self.work) if "dq" in want else None
         for keys, p, slope in result.softmax.blocks:
             with (
                 self.work.arrays(p.high.shape, 2) as (high, low),
@@ -137,9 +139,9 @@ class Gradients:
                     np.multiply(p.high, inner, out=part)
                     error += part
                 if sums is not None:
-                    sums.add(W, size, error, self.tile.group.key.block(keys))
+                    sums.add(W, size, error, self.tile.group.key, keys)
                 if queries is not None:
-                    yield self._of_keys("dk", keys, W, size, error, queries)
+                    yield from self._of_keys("dk", keys, W, size, error, queries)
         if sums is not None:
             yield self._queries(sums)
 
@@ -149,10 +151,8 @@ class Gradients:
         |dP| <= Σ|dout| = size, as |v| <= 1 in its scaling. 1.01 covers the error of p, at most
         2^-10 of it, times the error of the factor.
         """
-        values = self.tile.group.value.block(keys).columns(self.dout.shape[-1]).transposed
-        product(self.cotangent, values, work=self.work, out=W)
-        column = values.size.sum(-2, keepdims=True).max(-1, keepdims=True, initial=0.0)
-        error = product_error(self.cotangent, values, self.size, column)
+        values = self.tile.group.value
+        error = row_products(self.cotangent, self.size, values, keys, work=self.work, out=W)
         add_to(W, self.shift, work=self.work)
         multiply_by(W, p, work=self.work)
         error += self.shift_error + 2.0**-97 * (self.size + np.abs(self.shift.high))
@@ -160,26 +160,30 @@ class Gradients:
 
     def _of_keys(
         self, name: str, keys: slice, x: Pair, size: Float64Array, error: Float64Array, rows: _Rows
-    ) -> Part:
+    ) -> Iterator[Part]:
         """Xᵀ rows: (H, m, n), where X errs by `error`, and size is |X|."""
         width = rows.wide.whole.shape[-1]
         columns = size.sum(-2, keepdims=True)
-        shape = (len(columns), columns.shape[-1], width)
-        out = Pair(np.empty(shape), np.empty(shape))
-        with self.work.arrays(x.high.shape, 4) as into:
-            terms = size.shape[-2]
-            left = narrow(x, unit_of(columns * UP), terms=terms, into=into).swapped(-1, -2)
-            product(left, rows.wide, work=self.work, out=out)
-        column = rows.wide.size.sum(-2, keepdims=True)
-        lost = product_error(left, rows.wide, np.swapaxes(columns, -1, -2), column)
-        lost += np.swapaxes(error, -1, -2) @ rows.wide.size
-        lost = lost * UP + FLOOR
-        used = self.tile.group.used[:, keys, None]
-        lost = np.where(used, lost, 0.0)
         exponent = rows.exponent
         if name == "dk":
             exponent = exponent + self.exponent + self.scale_exponent
-        return Part(name, Bounded(out, lost), exponent + (name == "dv"), keys)
+        heads, terms, _ = size.shape
+        with self.work.arrays(x.high.shape, 4) as into:
+            left = narrow(x, unit_of(columns * UP), terms=terms, into=into).swapped(-1, -2)
+            columns = np.swapaxes(columns, -1, -2)
+            step = max(1, 2 * BLOCK // (heads * width))
+            for start in range(0, keys.stop - keys.start, step):
+                some = slice(start, min(start + step, keys.stop - keys.start))
+                shape = (heads, some.stop - start, width)
+                out = Pair(np.empty(shape), np.empty(shape))
+                product(left.part(some), rows.wide, work=self.work, out=out)
+                column = rows.wide.size.sum(-2, keepdims=True)
+                lost = product_error(left.part(some), rows.wide, columns[:, some], column)
+                lost += np.swapaxes(error[..., some], -1, -2) @ rows.wide.size
+                part = slice(keys.start + start, keys.start + some.stop)
+                used = self.tile.group.used[:, part, None]
+                lost = np.where(used, lost * UP + FLOOR, 0.0)
+                yield Part(name, Bounded(out, lost), exponent + (name == "dv"), part)
 
     def _values(self, rows: _Rows) -> Iterator[Part]:
         """dv: pᵀ (dout / l), where p errs by a part of itself."""
@@ -187,13 +191,14 @@ class Gradients:
         for keys, p, _ in self.result.softmax.blocks:
             with self.work.arrays(p.high.shape, 1) as (error,):
                 np.multiply(p.high, around, out=error)
-                yield self._of_keys("dv", keys, p, p.high, error, rows)
+                yield from self._of_keys("dv", keys, p, p.high, error, rows)
 
-    def _queries(self, sums: _Accumulated) -> Part:
+    def _queries(self, sums: Sums) -> Part:
         """dq: (scale / l) W k."""
         total = self.result.total
-        dq = divide(times(sums.sums.value, self.scale), total)
-        error = sums.error * abs(self.scale) / total.high + 2.0**-96 * np.abs(dq.high)
+        dq = divide(times(sums.value, self.scale), total)
+        error = (sums.around + sums.error + FLOOR) * abs(self.scale) / total.high
+        error += 2.0**-96 * np.abs(dq.high)
         error = np.where(self.tile.sees[..., None], error * UP + FLOOR, 0.0)
         exponent = self.exponent + self.scale_exponent + self.tile.group.key.exponent
         return Part("dq", Bounded(dq, error), exponent)
@@ -215,7 +220,10 @@ class Gradients:
         assert bias is not None  # `want` says so
         dS = divide(W, total)
         error = p.high * inner / total.high + self.relative * np.abs(dS.high)
-        error = np.where(p.high > 0, error * UP + FLOOR, 0.0)
+        error = error * UP + FLOOR
+        hidden = self.tile.hidden(keys)
+        if hidden is not None:
+            error[hidden] = 0
         for axis in (-2, -1):
             if (1, 1, *bias.shape)[axis] == 1:
                 count = dS.high.shape[axis]
@@ -224,22 +232,3 @@ class Gradients:
                 summed = sum_pairs(dS, axis=axis)
                 dS = Pair(*(np.expand_dims(part, axis) for part in summed))
         yield Part("dbias", Bounded(dS, error), self.exponent, keys)
-
-
-class _Accumulated:
-    """W k over the blocks of keys, with its error: that of W, times |k|, and of the sums."""
-
-    def __init__(self, shape: tuple[int, ...], work: Scratch) -> None:
-        heads, rows, size = shape
-        self.sums = Sums((heads, rows, size), work)
-        self._around = np.zeros(shape)
-
-    def add(self, W: Pair, size: Float64Array, error: Float64Array, key: Wide) -> None:
-        """Add a block, where size is |W| and W errs by `error`."""
-        self.sums.add(W, size, key)
-        self._around += error @ key.size
-
-    @property
-    def error(self) -> Float64Array:
-        """What W k may err by: (H, R, D)."""
-        return (self._around + self.sums.error) * UP + FLOOR

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnspec.oracle.formats import Float64Array
+from attnspec.oracle.problem import IntArray
 
 __all__ = [
     "ERROR",
@@ -26,6 +27,7 @@ __all__ = [
     "divide",
     "fast_two_sum",
     "multiply",
+    "scale",
     "scaled",
     "sum_pairs",
     "times",
@@ -127,9 +129,23 @@ def divide(x: Pair, y: Pair) -> Pair:
     return fast_two_sum(first, rest.high / y.high)
 
 
-def scaled(x: Pair, exponent: npt.NDArray[np.int64]) -> Pair:
+def scale(
+    x: npt.NDArray[Any], exponent: IntArray, *, out: Float64Array | None = None
+) -> Float64Array:
+    """x · 2^exponent: exact, but for underflow (at most 2^-1075)."""
+    if out is None:
+        out = np.empty(np.broadcast_shapes(x.shape, np.shape(exponent)))
+    np.copyto(out, x)
+    if np.all(np.abs(exponent) <= 1000):  # a product is several times as fast
+        out *= np.ldexp(1.0, exponent)
+    else:
+        np.ldexp(out, exponent, out=out)
+    return out
+
+
+def scaled(x: Pair, exponent: IntArray) -> Pair:
     """x · 2^exponent: exact, but for underflow (at most 2^-1075 in each part)."""
-    return Pair(np.ldexp(x.high, exponent), np.ldexp(x.low, exponent))
+    return Pair(scale(x.high, exponent), scale(x.low, exponent))
 
 
 def sum_pairs(x: Pair, *, axis: int) -> Pair:

@@ -6,6 +6,7 @@ float64: blocks are converted when they are read.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,17 +15,19 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from attnspec.oracle.double_double.pairs import scale
+from attnspec.oracle.double_double.scratch import Scratch
 from attnspec.oracle.double_double.slices import Wide, wide
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import BoolArray, IntArray, Problem
 
-__all__ = ["CHUNK", "ROWS", "Group", "Operand", "Tile", "groups"]
+__all__ = ["BLOCK", "CHUNK", "ROWS", "Group", "Operand", "Tile", "groups"]
 
 CHUNK = 256
 """Keys that one product sums over: few, for exact slices, and enough for a fast product."""
-BLOCK = 2**14
+BLOCK = 2**15
 """Scores that are worked on together: arrays of them fit the cache."""
-ROWS = 64
+ROWS = 256
 """Query rows of a tile."""
 KEPT = 2**22
 """Numbers of an operand that are kept in slices; longer ones are sliced as they are read."""
@@ -85,41 +88,55 @@ class Operand:
 
     def __init__(self, array: npt.NDArray[Any], group: Group, *, ones: bool = False) -> None:
         self._array = array
-        self._ones = ones
         self._group = group
         self._unused = ~group.used if not group.used.all() else None
-        self._blocks: dict[tuple[int, int], Wide] = {}
-        self._keep = len(group.batch) * array.shape[2] * array.shape[3] <= KEPT
-        self.exponent: IntArray = np.frexp(self._largest())[1].astype(np.int64)[:, None, :]
+        self._width = array.shape[3]
+        self.shape = (len(group.batch), array.shape[2], array.shape[3] + ones)
+        self._kept: dict[int, Wide] | None = {} if math.prod(self.shape) <= KEPT else None
+        exponent = np.frexp(self._largest())[1].astype(np.int64)
+        self.exponent: IntArray = np.pad(exponent, ((0, 0), (0, ones)), constant_values=1)[:, None]
 
-    def block(self, keys: slice) -> Wide:
-        """Slices of these keys: (H, m, n)."""
-        place = (keys.start, keys.stop)
-        if place in self._blocks:
-            return self._blocks[place]
-        block = wide(np.ldexp(self._read(keys), -self.exponent))
-        if self._keep:
-            self._blocks[place] = block
-        return block
+    def blocks(self, keys: slice, *, work: Scratch) -> Iterator[tuple[slice, Wide]]:
+        """Slices (H, m, n) of these keys, in blocks that fit the cache: multiples of CHUNK, but
+        for the last. Each is there until the next one is asked for."""
+        step = max(1, BLOCK * 2 // (self.shape[0] * self.shape[2] * CHUNK)) * CHUNK
+        for start in range(keys.start, keys.stop, step):
+            part = slice(start, min(start + step, keys.stop))
+            shape = (self.shape[0], part.stop - start, self.shape[2])
+            if self._kept is None:
+                with work.arrays(shape, 4) as (whole, *into):
+                    yield part, wide(self._read(part, whole), into=into)
+                continue
+            if start not in self._kept or self._kept[start].whole.shape != shape:
+                self._kept[start] = wide(self._read(part, np.empty(shape)))
+            yield part, self._kept[start]
 
-    def _read(self, keys: slice) -> Float64Array:
+    def _read(self, keys: slice, out: Float64Array) -> Float64Array:
+        """These keys, scaled: (H, m, n), with the column of ones."""
+        width = self._width
+        for h, part in enumerate(self._raw(keys)):
+            scale(part, -self.exponent[h, :, :width], out=out[h, :, :width])
+            if self._unused is not None:
+                out[h, self._unused[h, keys]] = 0
+        out[..., width:] = 0.5
+        return out
+
+    def _raw(self, keys: slice) -> Iterator[npt.NDArray[Any]]:
         group = self._group
-        part = self._array[group.batch, group.kv_index, keys].astype(np.float64)
-        if self._unused is not None:
-            part[self._unused[:, keys]] = 0
-        if self._ones:
-            part = np.concatenate([part, np.ones((*part.shape[:2], 1))], axis=-1)
-        return part
+        for batch, kv in zip(group.batch.tolist(), group.kv_index.tolist(), strict=True):
+            yield self._array[batch, kv, keys]
 
     def _largest(self) -> Float64Array:
         """The largest magnitude of each column: (H, n)."""
-        heads, keys = len(self._group.batch), self._array.shape[2]
-        size = self._array.shape[3] + self._ones
-        largest = np.zeros((heads, size))
-        step = max(1, BLOCK // size)
-        for start in range(0, keys, step):
-            part = self._read(slice(start, min(start + step, keys)))
-            np.maximum(largest, np.maximum(part.max(1), -part.min(1)), out=largest)
+        largest = np.zeros((self.shape[0], self._width))
+        step = max(1, 2**18 // self._width)
+        for start in range(0, self.shape[1], step):
+            keys = slice(start, start + step)
+            for h, part in enumerate(self._raw(keys)):
+                used = part if self._unused is None else part[~self._unused[h, keys]]
+                if len(used):
+                    ends = used.max(0).astype(np.float64), -used.min(0).astype(np.float64)
+                    np.maximum(largest[h], np.maximum(*ends), out=largest[h])
         return largest
 
 
@@ -179,8 +196,13 @@ class Tile:
         return seen
 
     def rows_of(self, array: npt.NDArray[Any]) -> Float64Array:
-        """These rows of q, dout or dlse: (H, R, …), 0 where the row sees nothing."""
-        part = array[self.group.batch, self.group.index, self.rows].astype(np.float64)
+        """These rows of q, dout or dlse: (H, R, …)."""
+        return array[self.group.batch, self.group.index, self.rows].astype(np.float64)
+
+    @cached_property
+    def query(self) -> Float64Array:
+        """The queries (H, R, D): 0 where a row sees nothing, which may be padding."""
+        part = self.rows_of(self.group.problem.q)
         part[~self.sees] = 0
         return part
 

@@ -57,17 +57,22 @@ class Wide(NamedTuple):
         return Wide(self.first[..., :count], rest, self.whole[..., :count], self.size[..., :count])
 
 
-def wide(b: Float64Array, low: Float64Array | None = None) -> Wide:
-    """Slices of b + low, for |b| <= 1 and |low| <= u |b|.
+def wide(
+    b: Float64Array, low: Float64Array | None = None, *, into: list[Float64Array] | None = None
+) -> Wide:
+    """Slices of b + low, for |b| <= 1 and |low| <= u |b|; `into` three arrays, if given.
 
     first + rest is b exactly; with a low part, rest rounds once: u 2^-32 <= 2^-85.
     """
-    first = b + _ROUND * 2.0**-WIDE
+    first, rest, size = into if into is not None else list(np.empty((3, *b.shape)))
+    np.add(b, _ROUND * 2.0**-WIDE, out=first)
     first -= _ROUND * 2.0**-WIDE
-    rest = b - first
+    np.subtract(b, first, out=rest)
     if low is not None:
         rest += low
-    return Wide(first, rest if rest.any() else None, b, np.abs(b))
+    np.abs(b, out=size)
+    anything = rest.flat[:8].any() or rest.any()  # the first few decide, nearly always
+    return Wide(first, rest if anything else None, b, size)
 
 
 class Narrow(NamedTuple):
@@ -87,6 +92,10 @@ class Narrow(NamedTuple):
     def swapped(self, first: int, second: int) -> Narrow:
         """With two axes exchanged, as views."""
         return Narrow(*(np.swapaxes(x, first, second) for x in self))
+
+    def part(self, some: slice) -> Narrow:
+        """Some of the second axis."""
+        return Narrow(*(x[:, some] for x in self))
 
 
 def unit_of(total: Float64Array) -> Float64Array:

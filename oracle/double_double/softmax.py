@@ -20,19 +20,15 @@ from attnspec.oracle.double_double.exponential import (
     tanh,
 )
 from attnspec.oracle.double_double.pairs import Pair, multiply, times
+from attnspec.oracle.double_double.products import UP, row_products
 from attnspec.oracle.double_double.reading import Tile
 from attnspec.oracle.double_double.scratch import Scratch
-from attnspec.oracle.double_double.slices import Narrow, narrow, product, product_error, unit_of
+from attnspec.oracle.double_double.slices import Narrow, narrow, unit_of
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import BoolArray, IntArray
 
-__all__ = ["FLOOR", "UP", "Softmax", "softmax"]
+__all__ = ["Softmax", "softmax"]
 
-UP = 1 + 2.0**-20
-"""Makes good what float64 rounding takes from a bound: fewer than 2^30 operations."""
-FLOOR = 2.0**-860
-"""Added to bounds of numbers that are scaled to about 1: more than all underflows and all
-exponentials below DEAD, times any number of keys, together."""
 FAR = 2.0**80
 """Ticks beyond which an added term only says that its key is out of reach, or its row unknown."""
 
@@ -141,10 +137,7 @@ class _Scores:
     def block(self, keys: slice, score: Pair, slope: Pair | None) -> None:
         """The scores of these keys, -inf where hidden, and the slope of the soft-cap."""
         tile, work = self.tile, self.work
-        key = tile.group.key.block(keys).transposed
-        product(self.query, key, work=work, out=score)
-        column = key.size.sum(-2, keepdims=True).max(-1, keepdims=True, initial=0.0)
-        error = product_error(self.query, key, self.size, column)
+        error = row_products(self.query, self.size, tile.group.key, keys, work=work, out=score)
         # The scaled query is one product of pairs; |key| <= 1.
         error = (error + 2.0**-96 * self.size) * UP + 2.0**-200
         if slope is not None and self.cap is not None:
@@ -192,7 +185,7 @@ def _scaled_query(tile: Tile, factor: Any) -> tuple[Narrow, Float64Array]:
     Rows of scores beyond any use (2^200 ticks) are 0, of size inf.
     """
     mantissa, exponent = mpmath.frexp(factor)
-    query = np.ldexp(tile.rows_of(tile.group.problem.q), tile.group.key.exponent + int(exponent))
+    query = np.ldexp(tile.query, tile.group.key.exponent + int(exponent))
     sizes = np.abs(query).sum(-1, keepdims=True) * UP
     lost = ~(sizes <= 2.0**200)
     query = np.where(lost, 0.0, query)

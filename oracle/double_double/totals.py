@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from attnspec.oracle.double_double.forward import Bounded
-from attnspec.oracle.double_double.pairs import Pair, add, scaled
+from attnspec.oracle.double_double.pairs import Pair, add, scale, scaled
 from attnspec.oracle.enclosure import Enclosure
 from attnspec.oracle.problem import IntArray
 
@@ -30,7 +30,7 @@ class Total:
         Where no place has a bound yet, all places are exactly zero.
         """
         new = scaled(part.pair, np.asarray(exponent))
-        bound = np.ldexp(part.error, exponent) + np.where(part.error > 0, 3 * TINY, 0.0)
+        bound = scale(part.error, np.asarray(exponent)) + np.where(part.error > 0, 3 * TINY, 0.0)
         if np.any(self.bound[place]):
             before = Pair(self.value[place], self.low[place])
             bound += self.bound[place] + 2.0**-98 * (np.abs(before.high) + np.abs(new.high))
