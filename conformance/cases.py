@@ -1,144 +1,37 @@
 """The cases: which shapes, option settings and input families an implementation is asked.
 
-A case's id is `family/shape/settings`. Its numbers depend on that id, the type and the seed
-alone, so any case can be drawn by itself, at any level. A level draws from a bounded set of
-shapes, because compilers pay for every new one; values and settings are free.
+A level draws from a bounded set of shapes, because compilers pay for every new one; values and
+settings are free.
 """
 
 from __future__ import annotations
 
 import itertools
-import zlib
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Any
 
-import numpy as np
-
+from attnspec.conformance.case import Case, Shape, has_gradients, parse_settings
 from attnspec.conformance.inputs import FAMILIES
-from attnspec.conformance.judge import RMS_ELEMENTS
 from attnspec.conformance.options import OPTIONS
-from attnspec.oracle.formats import FORMATS
-from attnspec.oracle.problem import OUTPUTS, Diagonal, Problem
+from attnspec.oracle.problem import OUTPUTS
 from attnspec.spec.claim import all_claims
 
 __all__ = [
     "LEVELS",
-    "WITHOUT_GRADIENTS",
-    "Case",
-    "Shape",
     "chapter_of",
     "claim_cases",
-    "draw",
     "gradient_cases",
-    "is_generic",
     "needs",
     "reference_cases",
 ]
 
 LEVELS = ("smoke", "standard", "full")
 
-Settings = tuple[tuple[str, str], ...]
-
 Turn = tuple[str, tuple[str, ...]]
 """The type that is asked, and all types under test: they share cases at level standard."""
 
 CLAIMS = {claim.id: claim for claim in all_claims()}
 
-
-@dataclass(frozen=True)
-class Shape:
-    """The sizes of a problem; written `b2h4g2q19k37d32v32` in ids."""
-
-    batch: int
-    heads: int
-    kv_heads: int
-    queries: int
-    keys: int
-    size: int
-    value_size: int
-
-    def __str__(self) -> str:
-        return (
-            f"b{self.batch}h{self.heads}g{self.kv_heads}"
-            f"q{self.queries}k{self.keys}d{self.size}v{self.value_size}"
-        )
-
-
-@dataclass(frozen=True)
-class Case:
-    """One problem to be drawn: an input family, a shape and option settings."""
-
-    family: str
-    shape: Shape
-    settings: Settings = ()
-
-    @property
-    def id(self) -> str:
-        """The case as it stands in test ids and reports."""
-        chosen = "+".join(f"{option}:{variant}" for option, variant in self.settings)
-        return f"{self.family}/{self.shape}/{chosen or 'plain'}"
-
-
-def parse_settings(text: str) -> Settings:
-    """`causal+bias:full` as (("causal", "on"), ("bias", "full"))."""
-    pairs = (word.partition(":") for word in text.split("+") if word)
-    return tuple((option, variant or "on") for option, _, variant in pairs)
-
-
-WITHOUT_GRADIENTS = ("huge", "tiny")
-"""Families whose products with a unit cotangent overflow or underflow, legitimately."""
-
-STRUCTURED_SETTINGS = {("scale", "zero"), ("bias", "finite-minimum")}
-"""Settings that make the weights equal or the scores huge, whatever the inputs."""
-
-
-def is_generic(case: Case) -> bool:
-    """Whether the roundings that the case causes are independent (see `inputs`).
-
-    One row's errors are in every number of dk and dv: where these are enough for a mean square,
-    it has nothing to average.
-    """
-    elements = case.shape.keys * max(case.shape.size, case.shape.value_size)
-    lone_row = case.shape.queries == 1 and elements >= RMS_ELEMENTS
-    structured = not STRUCTURED_SETTINGS.isdisjoint(case.settings)
-    return FAMILIES[case.family].generic and not structured and not lone_row
-
-
-# -- drawing -----------------------------------------------------------------------------------
-
-
-@lru_cache(maxsize=16)
-def draw(case: Case, *, dtype: str, diagonal: Diagonal, seed: int) -> Problem:
-    """The problem of a case, in the type under test, with a unit-scale cotangent `dout`."""
-    form, shape = FORMATS[dtype], _with_heads(case)
-    rng = np.random.default_rng([seed, zlib.crc32(f"{dtype}/{case.id}".encode())])
-    queries = (shape.batch, shape.heads, shape.queries)
-    keys = (shape.batch, shape.kv_heads, shape.keys)
-    normal = (
-        rng.standard_normal((*queries, shape.size)),
-        rng.standard_normal((*keys, shape.size)),
-        rng.standard_normal((*keys, shape.value_size)),
-    )
-    q, k, v = (form.round(x) for x in FAMILIES[case.family].draw(rng, form, normal))
-    dout = form.round(rng.standard_normal((*queries, shape.value_size)))
-    fields: dict[str, Any] = {"scale": shape.size**-0.5}
-    full = (shape.batch, shape.heads, shape.queries, shape.keys)
-    for option, variant in case.settings:
-        fields |= OPTIONS[option][variant](rng, full, form)
-    return Problem(q=q, k=k, v=v, dout=dout, diagonal=diagonal, **fields)
-
-
-def _with_heads(case: Case) -> Shape:
-    """Grouped heads: three query heads for each key head (two is halving), or all for one."""
-    chosen = dict(case.settings).get("gqa")
-    if chosen == "grouped":
-        return replace(case.shape, heads=3 * case.shape.kv_heads)
-    return replace(case.shape, kv_heads=1) if chosen else case.shape
-
-
-# -- the grid ----------------------------------------------------------------------------------
 
 SMALL = Shape(2, 2, 2, 33, 65, 40, 40)
 WIDE = Shape(1, 2, 2, 128, 256, 64, 64)  # 8,192 elements a head: enough for a mean square
@@ -177,6 +70,7 @@ def reference_cases(claim: str, *, level: str, options: Collection[str], turn: T
     parts: Iterable[Iterator[Case]] = (_families(level), _lengths(level, options), _sizes(level))
     found = [*itertools.chain(*parts), *_settings(level, options)]
     found += [*_tiles(level, options, turn), *_triples(level, options, turn)]
+    found += _long(options) if level == "full" else []
     return list(dict.fromkeys(found))
 
 
@@ -186,7 +80,7 @@ def gradient_cases(claim: str, *, level: str, options: Collection[str], turn: Tu
     dbias and dsinks are asked where the problem has a bias or sinks.
     """
     found = reference_cases(claim, level=level, options=options, turn=turn)
-    found = [case for case in found if case.family not in WITHOUT_GRADIENTS]
+    found = [case for case in found if has_gradients(case)]
     needed = {"dbias": "bias", "dsinks": "sinks"}.get(claim)
     return [case for case in found if needed is None or needed in dict(case.settings)]
 
@@ -290,6 +184,39 @@ def _triples(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]
         variants = [list(OPTIONS[option]) for option in triple]
         chosen = [names[number % len(names)] for names in variants]
         yield Case("normal", OPTION, tuple(zip(triple, chosen, strict=True)))
+
+
+LONG = {  # queries, keys and head size: enough for one of everything, and a materialised S < 0.5 GB
+    "rows": Shape(1, 1, 1, 2, 2**17, 64, 64),
+    "wide": Shape(1, 1, 1, 2, 2**17, 128, 128),
+    "heads": Shape(1, 2, 2, 1, 2**17 + 29, 64, 64),  # a last tile of its own length
+    "block": Shape(1, 1, 1, 385, 2**17, 64, 64),
+    "million": Shape(1, 1, 1, 2, 2**20, 64, 64),  # forward alone (see `case.GRADIENT_NUMBERS`)
+    "narrow": Shape(1, 1, 1, 2, 2**20, 16, 16),
+}
+
+
+def _long(options: Collection[str]) -> Iterator[Case]:
+    """A few rows against 128k and 1M keys, and a block of rows of which some are judged."""
+    for shape, family, text in (
+        ("rows", "long-normal", ""),
+        ("wide", "long-sharp", ""),
+        ("rows", "long-positive", ""),
+        ("rows", "long-uniform", ""),
+        ("rows", "long-rising", ""),
+        ("heads", "long-needle", "gqa:single"),
+        ("rows", "long-sharp", "window:long"),
+        ("rows", "long-uniform", "key_lengths:long"),
+        ("rows", "long-needle", "mask:keys"),
+        ("block", "long-needle", "causal"),
+        ("block", "long-sharp", "causal"),
+        ("million", "long-needle", ""),
+        ("million", "long-uniform", ""),
+        ("narrow", "long-sharp", ""),
+    ):
+        settings = parse_settings(text)
+        if {name for name, _ in settings} <= set(options):
+            yield Case(family, LONG[shape], settings)
 
 
 def _share(things: list[Any], turn: Turn) -> list[Any]:

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import Any
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
 
 from attnspec.adapters import Kernel
 from attnspec.conformance.judge import excess
-from attnspec.oracle.enclosure import Enclosure, Reference
+from attnspec.oracle.enclosure import Enclosure
 from attnspec.oracle.formats import FORMATS, Float64Array
 from attnspec.oracle.problem import Problem
-from attnspec.oracle.reference import reference
+from attnspec.oracle.reference import TIERS, reference
 from attnspec.oracle.rounding import (
     CLASSES,
     LAMBDA,
@@ -24,10 +27,13 @@ from attnspec.oracle.rounding import (
 )
 
 __all__ = [
+    "Certified",
     "allowance",
     "certified",
     "declares_masked_row",
+    "empty_rows",
     "expected",
+    "kept",
     "tightest_class",
     "tolerances",
 ]
@@ -43,7 +49,31 @@ _statistics = lru_cache(maxsize=1)(statistics)
 """Those of the last problem, for the arithmetics that are asked about it in turn."""
 
 
-@lru_cache(maxsize=16)
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+def kept(
+    answer: Callable[Concatenate[Problem, P], T],
+) -> Callable[Concatenate[Problem, P], T]:
+    """Answers about a problem are kept for as long as the problem is: a long one's are large.
+
+    An answer must not hold its problem, or both would stay.
+    """
+    found: WeakKeyDictionary[Problem, dict[Any, T]] = WeakKeyDictionary()
+
+    @wraps(answer)
+    def once(problem: Problem, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        of_problem = found.setdefault(problem, {})
+        key = (args, tuple(kwargs.items()))
+        if key not in of_problem:
+            of_problem[key] = answer(problem, *args, **kwargs)
+        return of_problem[key]
+
+    return once
+
+
+@kept
 def tolerances(
     problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]
 ) -> dict[str, Tolerance]:
@@ -52,24 +82,59 @@ def tolerances(
     return tolerance(problem, arithmetic=arithmetic, want=want, statistics=shared)
 
 
-@lru_cache(maxsize=16)
-def certified(problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]) -> Reference:
-    """The certified result, at least 2^10 times sharper than the tolerance."""
-    within = {}
-    anything = dict.fromkeys(want, np.inf)
-    rough = reference(problem, want=want, tier="float64", within=anything)
-    for name, allowed in tolerances(problem, arithmetic, want).items():
-        bound = np.minimum(allowed.hard, LAMBDA * allowed.sigma)
-        rounding = allowed.format.unit_roundoff * np.abs(rough[name].value)
-        floor = allowed.format.smallest_subnormal
-        share = ORACLE_SHARE * (bound + np.where(np.isfinite(rounding), rounding, 0) + floor)
-        within[name] = np.maximum(share, SMALLEST)  # no float64 bound but 0 is smaller
-    if all(np.all(rough[name].bound <= within[name]) for name in want):
-        return rough
-    return reference(problem, want=want, within=within)
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A certified output, and the tier of the oracle that was needed for it."""
+
+    exact: Enclosure
+    tier: str
 
 
-@lru_cache(maxsize=16)
+CLIMB = tuple(tier for tier in TIERS if tier != "definition")
+
+
+@kept
+def certified(
+    problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]
+) -> dict[str, Certified]:
+    """The certified result, at least 2^10 times sharper than the tolerance.
+
+    What the tolerance leaves to the oracle depends on the result's size, so each tier is asked
+    without a limit, for what the ones before left; only the last climbs by itself.
+    """
+    found = {name: Certified(exact, CLIMB[0]) for name, exact in _first(problem, want).items()}
+    within = {
+        name: _share(allowed, found[name].exact)
+        for name, allowed in tolerances(problem, arithmetic, want).items()
+    }
+    for tier in CLIMB[1:]:
+        short = [n for n in want if not np.all(found[n].exact.bound <= within[n])]
+        if not short:
+            break
+        limits = within if tier == CLIMB[-1] else dict.fromkeys(short, np.inf)
+        answer = reference(problem, want=short, tier=tier, within={n: limits[n] for n in short})
+        for name in short:
+            found[name] = Certified(found[name].exact.sharper(answer[name]), tier)
+    return found
+
+
+@kept
+def _first(problem: Problem, want: tuple[str, ...]) -> dict[str, Enclosure]:
+    """The first tier's answer, for every arithmetic."""
+    answer = reference(problem, want=want, tier=CLIMB[0], within=dict.fromkeys(want, np.inf))
+    return {name: answer[name] for name in want}
+
+
+def _share(allowed: Tolerance, exact: Enclosure) -> Float64Array:
+    """How far the oracle may err: a share of the tolerance and of the output's last rounding."""
+    bound = np.minimum(allowed.hard, LAMBDA * allowed.sigma)
+    rounding = allowed.format.unit_roundoff * np.abs(exact.value)
+    floor = allowed.format.smallest_subnormal
+    share = ORACLE_SHARE * (bound + np.where(np.isfinite(rounding), rounding, 0) + floor)
+    return np.maximum(share, SMALLEST)  # no float64 bound but 0 is smaller
+
+
+@kept
 def allowance(problem: Problem, arithmetic: Arithmetic, output: str) -> Float64Array:
     """The hard bound with the output's own rounding: valid on any input."""
     allowed = tolerance(
@@ -92,21 +157,20 @@ def expected(
     output: str,
     actual: Array,
     want: tuple[str, ...],
-) -> tuple[Enclosure, Tolerance]:
+) -> tuple[Certified, Tolerance]:
     """What the kernel must return: the certified result, with its declared masked row.
 
     `want` names all outputs that this problem serves, so that they are computed together.
     """
     arithmetic = kernel.arithmetic_for(problem.dtype_name)
-    exact = certified(problem, arithmetic, want)[output]
+    answer = certified(problem, arithmetic, want)[output]
     allowed = tolerances(problem, arithmetic, want)[output]
     if not declares_masked_row(problem, kernel) or output not in ("out", "lse"):
-        return exact, allowed
-    empty = np.array([~head.visible.any(axis=1) for head in problem.heads()])
-    empty = empty.reshape(problem.shape_of("lse"))
+        return answer, allowed
+    exact, empty = answer.exact, empty_rows(problem)
     if output == "lse":  # only the masked row's output is declared, not its lse
         value = np.where(empty, actual.astype(np.float64), exact.value)
-        return Enclosure(value, exact.low, exact.bound), allowed
+        return Certified(Enclosure(value, exact.low, exact.bound), answer.tier), allowed
     rows = empty[..., None]
     if kernel.masked_row == "nan":
         value, slack = np.full(exact.value.shape, np.nan), np.zeros_like(exact.bound)
@@ -118,9 +182,16 @@ def expected(
         np.where(rows, 0.0, exact.bound),
     )
     hard = np.where(rows, slack, allowed.hard)
-    return merged, Tolerance(
-        hard=hard, sigma=np.where(rows, slack, allowed.sigma), format=allowed.format
-    )
+    sigma = np.where(rows, slack, allowed.sigma)
+    return Certified(merged, answer.tier), Tolerance(hard=hard, sigma=sigma, format=allowed.format)
+
+
+def empty_rows(problem: Problem) -> npt.NDArray[np.bool_]:
+    """Which rows see no key: (B, Hq, Nq)."""
+    empty = np.zeros((problem.batch, problem.query_heads, problem.query_count), np.bool_)
+    for batch, head in np.ndindex(empty.shape[:2]):
+        empty[batch, head] = ~problem.visible(batch, head).any(axis=-1)
+    return empty
 
 
 def declares_masked_row(problem: Problem, kernel: Kernel) -> bool:

@@ -11,7 +11,9 @@ from dataclasses import replace
 from functools import cache
 
 from attnspec.adapters import CallFailed, Kernel, call
-from attnspec.conformance.cases import OPTION, Case, Shape, draw
+from attnspec.conformance.case import Case, Shape, draw
+from attnspec.conformance.cases import OPTION
+from attnspec.oracle.problem import Diagonal
 
 __all__ = ["Fit", "fitting"]
 
@@ -49,7 +51,7 @@ def _fit(size: int | None, *, square: bool) -> Fit:
 
 def _takes(kernel: Kernel, case: Case) -> bool:
     """Whether it answers at all; a failure is for the verdict, only a refusal is looked past."""
-    diagonal = "top-left" if kernel.diagonal == "top-left" else "bottom-right"
+    diagonal: Diagonal = "top-left" if kernel.diagonal == "top-left" else "bottom-right"
     try:
         call(kernel, draw(case, dtype=kernel.dtypes[0], diagonal=diagonal, seed=0))
     except CallFailed as failure:

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
-from attnspec.oracle.formats import Float64Array, Format
+from attnspec.oracle.formats import Format
 
-__all__ = ["FAMILIES", "Family", "Operands"]
+__all__ = ["FAMILIES", "Family", "Operands", "Transform"]
 
-Operands = tuple[Float64Array, Float64Array, Float64Array]
+Operands = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 """q (B, Hq, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), not yet rounded to the type."""
 
 Transform = Callable[[np.random.Generator, Format, Operands], Operands]

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from attnspec.oracle.formats import FORMATS, Format
 
-__all__ = ["OPTIONS"]
+__all__ = ["OPTIONS", "Variant", "lengths"]
 
 ScoreShape = tuple[int, int, int, int]
 Variant = Callable[[np.random.Generator, ScoreShape, Format], dict[str, Any]]
@@ -107,13 +107,15 @@ def _alibi(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[st
     return {"alibi": _side_format(form).round(2.0 ** -np.arange(1, 1 + shape[1]))}
 
 
-def _lengths(name: str, *, axis: int, low: float) -> Variant:
+def lengths(name: str, *, axis: int, low: float) -> Variant:
+    """From `low` of all queries or keys to all of them, at random."""
+
     def draw(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
         most = shape[axis]
-        lengths = rng.integers(int(low * most), most, size=shape[0], endpoint=True)
+        found = rng.integers(int(low * most), most, size=shape[0], endpoint=True)
         if low == 0:
-            lengths[0] = 0
-        return {name: lengths.astype(np.int32)}
+            found[0] = 0
+        return {name: found.astype(np.int32)}
 
     return draw
 
@@ -155,10 +157,10 @@ OPTIONS: dict[str, dict[str, Variant]] = {
     "sinks": {"normal": _sinks},
     "alibi": {"standard": _alibi},
     "key_lengths": {
-        "ragged": _lengths("key_lengths", axis=3, low=0.4),
-        "zero": _lengths("key_lengths", axis=3, low=0),
+        "ragged": lengths("key_lengths", axis=3, low=0.4),
+        "zero": lengths("key_lengths", axis=3, low=0),
     },
-    "query_lengths": {"ragged": _lengths("query_lengths", axis=2, low=0.4)},
+    "query_lengths": {"ragged": lengths("query_lengths", axis=2, low=0.4)},
     "scale": {
         "no-power-of-two": _fixed(scale=0.3),
         "negative": _fixed(scale=-0.25),

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attnspec.adapters import Answer, CallFailed, Kernel, call
-from attnspec.conformance.cases import WITHOUT_GRADIENTS, Case, draw, is_generic
+from attnspec.conformance.case import Case, draw, has_gradients, is_generic, rows_of
 from attnspec.conformance.certify import (
     allowance,
     declares_masked_row,
+    empty_rows,
     expected,
+    kept,
     tightest_class,
 )
 from attnspec.conformance.judge import Finding, judge
@@ -26,6 +28,10 @@ from attnspec.oracle.problem import Problem
 __all__ = ["Question", "Violation"]
 
 Array = npt.NDArray[Any]
+
+
+BY_ROW = ("out", "lse", "dq")
+"""Outputs that have query rows."""
 
 
 class Violation(AssertionError):  # noqa: N818, a verdict, not a mistake of the suite
@@ -48,6 +54,7 @@ class Question:
     seed: int
     findings: list[Finding] = field(default_factory=list)
     tightest: str = ""
+    tier: str = ""
     rng: np.random.Generator = field(init=False)
 
     def __post_init__(self) -> None:
@@ -124,34 +131,55 @@ class Question:
         Forward outputs are asked for without gradients, as in inference: many libraries take
         another route when training.
         """
-        problem, kernel = self.problem, self.kernel
-        gradient = output not in ("out", "lse")
-        if gradient and declares_masked_row(problem, kernel):
-            self._refuse_empty_rows(problem)
-        want = (self._gradients() or (output,)) if gradient else (output,)
-        actual = self.call(problem, want=tuple(dict.fromkeys(("out", *want)))).outputs[output]
+        kernel, generic = self.kernel, is_generic(self.case)
+        actual = self._answer(output)
+        problem, rows = self._judged()
+        if rows is not None and output in BY_ROW:
+            actual = actual[:, :, rows]
         served = ("out", "lse", *self._gradients())
-        exact, tolerance = expected(problem, kernel, output, actual, served)
+        answer, tolerance = expected(problem, kernel, output, actual, served)
         if actual.size and np.isinf(tolerance.hard).all():
             raise CallFailed(
                 "not claimed", "the declared arithmetic may overflow: no bound is known"
             )
-        generic = is_generic(self.case)
-        finding = judge(actual, exact=exact, tolerance=tolerance, generic=generic)
-        as_the_spec = not (declares_masked_row(problem, kernel) and _has_empty_rows(problem))
-        if generic and output == "out" and as_the_spec:
-            self.tightest = tightest_class(problem, actual, exact)
+        self.tier = answer.tier
+        finding = judge(
+            actual,
+            exact=answer.exact,
+            tolerance=tolerance,
+            generic=generic,
+            averages=not self.case.is_long,
+        )
+        as_the_spec = not (declares_masked_row(problem, kernel) and empty_rows(problem).any())
+        if generic and output == "out" and as_the_spec and not self.case.is_long:  # six tolerances
+            self.tightest = tightest_class(problem, actual, answer.exact)
+        if rows is not None and output in BY_ROW:
+            finding = _in_the_whole(finding, rows)
         self.note(finding)
+
+    def _answer(self, output: str) -> Array:
+        """The implementation's output on the whole problem; all gradients are asked together."""
+        problem, kernel = self.problem, self.kernel
+        if output in ("out", "lse"):
+            return _outputs(problem, kernel, tuple(dict.fromkeys(("out", output))))[output]
+        if declares_masked_row(problem, kernel):
+            self._refuse_empty_rows(problem)
+        return _outputs(problem, kernel, ("out", *(self._gradients() or (output,))))[output]
+
+    def _judged(self) -> tuple[Problem, tuple[int, ...] | None]:
+        """The problem of the rows that are judged, and these; the whole one and None for all."""
+        rows = rows_of(self.case, seed=self.seed)
+        return (self.problem if rows is None else _at(self.problem, rows)), rows
 
     def _gradients(self) -> tuple[str, ...]:
         """What this problem can be differentiated by, on this kernel, with finite products."""
-        if self.case.family in WITHOUT_GRADIENTS:
+        if not has_gradients(self.case):
             return ()
         absent = {"dbias": self.problem.bias is None, "dsinks": self.problem.sinks is None}
         return tuple(name for name in self.kernel.differentiable if not absent.get(name, False))
 
     def _refuse_empty_rows(self, problem: Problem) -> None:
-        if _has_empty_rows(problem):
+        if empty_rows(problem).any():
             choice = self.kernel.masked_row
             raise CallFailed("not claimed", f"gradients of a row that sees no key ({choice})")
 
@@ -181,6 +209,7 @@ class Question:
             where=worst.where,
             message=message,
             tightest=self.tightest,
+            tier=self.tier,
             reproduce=reproduce,
             seconds=round(seconds, 4),
         )
@@ -189,12 +218,27 @@ class Question:
 def _masked_rows_zero(problem: Problem, output: str, x: Array) -> Array:
     if output not in ("out", "lse"):
         return x
-    seen = np.array([head.visible.any(axis=1) for head in problem.heads()])
-    seen = seen.reshape(problem.shape_of("lse"))
+    empty = empty_rows(problem)
     if output == "lse":
-        return np.where(seen, x, np.array(-np.inf, dtype=x.dtype))
-    return np.where(seen[..., None], x, np.array(0, dtype=x.dtype))
+        return np.where(empty, np.array(-np.inf, dtype=x.dtype), x)
+    return np.where(empty[..., None], np.array(0, dtype=x.dtype), x)
 
 
-def _has_empty_rows(problem: Problem) -> bool:
-    return any(not head.visible.any(axis=1).all() for head in problem.heads())
+@kept
+def _outputs(problem: Problem, kernel: Kernel, want: tuple[str, ...]) -> Mapping[str, Array]:
+    """What the kernel returned, once for all claims about it."""
+    return call(kernel, problem, want=want).outputs
+
+
+@kept
+def _at(problem: Problem, rows: tuple[int, ...]) -> Problem:
+    """The same problem of these rows for every claim, so that claims share its answers."""
+    return problem.at(rows)
+
+
+def _in_the_whole(finding: Finding, rows: tuple[int, ...]) -> Finding:
+    """The place of the worst element among all rows; a mean square has only a head."""
+    if len(finding.where) < 3:
+        return finding
+    batch, head, row, *rest = finding.where
+    return replace(finding, where=(batch, head, rows[row], *rest))

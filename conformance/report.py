@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
 from pathlib import Path
@@ -20,6 +21,7 @@ from rich.text import Text
 from attnspec.conformance.cases import chapter_of
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.problem import OUTPUTS
+from attnspec.oracle.reference import TIERS
 from attnspec.oracle.rounding import CLASSES
 
 __all__ = ["BAD", "ReportFile", "summary"]
@@ -72,6 +74,8 @@ def summary(
         if any(verdict.tightest for verdict in verdicts):
             console.print(_classes(verdicts, group))
     console.print(LEGEND)
+    if verbose and (tiers := _tiers(verdicts)):
+        console.print(tiers)
     for part in _failures(verdicts, verbose=verbose):
         console.print(part, soft_wrap=True)  # a command must stay one line to be pasted
     for impl in impls:
@@ -175,6 +179,13 @@ def _class(verdicts: Verdicts, dtype: str) -> str:
     met = [verdict.tightest for verdict in verdicts if verdict.claim == "out" and verdict.tightest]
     name = max(met, key=names.index, default="")
     return name.replace("float32", dtype) if dtype == "float64" else name
+
+
+def _tiers(verdicts: Verdicts) -> str:
+    """How many comparisons each tier of the oracle certified."""
+    counts = Counter(verdict.tier for verdict in verdicts if verdict.tier)
+    listed = ", ".join(f"{tier} {counts[tier]}" for tier in TIERS if tier in counts)
+    return f"compared with the oracle's tier: {listed}\n" if listed else ""
 
 
 # -- the failures ------------------------------------------------------------------------------

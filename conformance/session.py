@@ -15,7 +15,8 @@ import pytest
 import attnspec
 from attnspec.adapters import Kernel, load
 from attnspec.adapters.declaration import NEUTRAL
-from attnspec.conformance.cases import LEVELS, Case, Turn, needs
+from attnspec.conformance.case import Case
+from attnspec.conformance.cases import LEVELS, Turn, needs
 from attnspec.conformance.fitting import fitting
 from attnspec.conformance.question import Question
 from attnspec.conformance.verdict import Verdict

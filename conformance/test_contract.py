@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from attnspec.adapters import CallFailed
-from attnspec.conformance.cases import OPTION, SMALL, Case, Turn, parse_settings
+from attnspec.conformance.case import Case, parse_settings
+from attnspec.conformance.cases import OPTION, SMALL, Turn
 from attnspec.conformance.judge import Finding
 from attnspec.conformance.question import Question
 from attnspec.oracle.problem import Problem

@@ -31,6 +31,7 @@ class Verdict:
     where: tuple[int, ...] = ()
     message: str = ""
     tightest: str = ""
+    tier: str = ""
     reproduce: str = ""
     seconds: float = 0.0
 

@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from attnspec.conformance.cases import Case, Shape, draw, parse_settings
+from attnspec.conformance.case import Case, Shape, draw, parse_settings
 from attnspec.oracle.formats import format_of
 from attnspec.oracle.problem import Head, Problem
 from attnspec.oracle.rounding import Arithmetic, tolerance

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from attnspec.adapters import call, load
-from attnspec.conformance.cases import Case, Shape, parse_settings
+from attnspec.conformance.case import Case, Shape, parse_settings
 from attnspec.conformance.question import Question, Violation
 from attnspec.oracle.problem import Problem
 from attnspec.spec import derived

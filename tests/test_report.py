@@ -128,3 +128,12 @@ def test_what_is_claimed_and_never_judged_stands_in_the_last_line():
     text = summary([verdict()], impls=["mine"], colour=False, unjudged={"mine": ("causal",)})
     assert "conforms" not in text
     assert "mine: claims causal, but refused each case with it: no verdict on that" in text
+
+
+def test_verbose_says_how_many_comparisons_each_tier_of_the_oracle_certified():
+    tiers = ("float64", "balls", "float64", "")
+    found = [verdict(tier=tier, claim=f"d{x}") for tier, x in zip(tiers, "qkv0", strict=True)]
+    line = "compared with the oracle's tier: float64 2, balls 1"
+    assert line in printed(*found, verbose=True)
+    assert line not in printed(*found)
+    assert not [t for t in printed(verdict(), verbose=True) if t.startswith("compared")]
