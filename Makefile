@@ -3,13 +3,14 @@
 PYTHON ?= python3
 IMPL ?= numpy
 LEVEL ?= standard
+MINUTES ?= 3
 BIN := .venv/bin
 
 # An implementation's first word names the extra that it needs: torch-sdpa needs [torch]. What a
 # file of your own needs, EXTRAS names.
 FRAMEWORKS := $(sort $(EXTRAS) $(filter torch jax,$(foreach name,$(IMPL),$(firstword $(subst -, ,$(name))))))
 
-.PHONY: help conformance test lint clean
+.PHONY: help conformance test lint soak clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -27,6 +28,9 @@ lint: .venv/dev ## ruff and mypy
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+soak: .venv/base ## attack the oracle for MINUTES (default: 3)
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
 clean: ## remove .venv and what the tools leave
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
