@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -37,12 +37,21 @@ __all__ = ["Gradients", "Part"]
 
 @dataclass(frozen=True)
 class Part:
-    """Part of an output, to be added: `bounded` · 2^exponent, for the rows or for some keys."""
+    """Part of an output, to be added: `bounded` · 2^exponent, for the rows or for some keys.
+
+    Its arrays are there until the next part is asked for.
+    """
 
     output: str
     bounded: Bounded
     exponent: IntArray
     keys: slice | None = None
+
+    def copy(self) -> Part:
+        """A part that stays."""
+        high, low = self.bounded.pair
+        bounded = Bounded(Pair(high.copy(), low.copy()), self.bounded.error.copy())
+        return replace(self, bounded=bounded)
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,10 @@ class Gradients:
         self.relative = (
             result.softmax.error + result.relative + 1.01 * result.softmax.slope_error + 2.0**-95
         )
+        total, query = result.total, tile.query
+        self._values = _Rows.of(self.dout, 0.5, total) if "dv" in want else None
+        self._keys = _Rows.of(query, self.scale, total) if "dk" in want else None
+        self._sums = Sums((*shape[:2], problem.head_size), work) if "dq" in want else None
 
     def _scale_cotangents(self, dlse: Float64Array) -> None:
         """dout and dlse over 2^exponent, to at most 1 in the values' scaling; and dlse - D.
@@ -109,41 +122,40 @@ class Gradients:
 
     def parts(self) -> Iterator[Part]:
         """Every part of every gradient wanted."""
-        want, result = self.want, self.result
-        if "dsinks" in want:
+        if "dsinks" in self.want:
             yield self._sinks()
-        rows = _Rows.of(self.dout, 0.5, result.total) if "dv" in want else None
-        if rows is not None:
-            yield from self._values(rows)
-        if not {"dq", "dk", "dbias"} & set(want):
+        for block in self.result.softmax.blocks:
+            yield from self.of_block(block)
+        if self._sums is not None:
+            yield self._queries(self._sums)
+
+    def of_block(self, block: tuple[slice, Pair, Pair | None]) -> Iterator[Part]:
+        """What a block of keys gets: its dk, dv and dbias. What it adds to dq is kept."""
+        keys, p, slope = block
+        if self._values is not None:
+            yield from self._to_values(keys, p, self._values)
+        if not {"dq", "dk", "dbias"} & set(self.want):
             return
-        query = self.tile.query
-        queries = _Rows.of(query, self.scale, result.total) if "dk" in want else None
-        heads, count, size = query.shape
-        sums = Sums((heads, count, size), self.work) if "dq" in want else None
-        for keys, p, slope in result.softmax.blocks:
-            with (
-                self.work.arrays(p.high.shape, 2) as (high, low),
-                self.work.arrays(p.high.shape, 2) as (size, error),
-            ):
-                W = Pair(high, low)
-                inner = self._inner(keys, p, W)
-                if "dbias" in want:
-                    yield from self._bias(keys, p, W, inner)
-                if slope is not None:
-                    multiply_by(W, slope, work=self.work)
-                np.abs(high, out=size)
-                # |W exact - W| <= p · inner + relative |W|, and what 1 / l errs by.
-                np.multiply(size, self.relative, out=error)
-                with self.work.arrays(p.high.shape, 1) as (part,):
-                    np.multiply(p.high, inner, out=part)
-                    error += part
-                if sums is not None:
-                    sums.add(W, size, error, self.tile.group.key, keys)
-                if queries is not None:
-                    yield from self._of_keys("dk", keys, W, size, error, queries)
-        if sums is not None:
-            yield self._queries(sums)
+        with (
+            self.work.arrays(p.high.shape, 2) as (high, low),
+            self.work.arrays(p.high.shape, 2) as (size, error),
+        ):
+            W = Pair(high, low)
+            inner = self._inner(keys, p, W)
+            if "dbias" in self.want:
+                yield from self._bias(keys, p, W, inner)
+            if slope is not None:
+                multiply_by(W, slope, work=self.work)
+            # |W exact - W| <= p · inner + relative |W|, and what 1 / l errs by.
+            np.multiply(p.high, inner, out=error)
+            np.abs(high, out=size)
+            with self.work.arrays(p.high.shape, 1) as (part,):
+                np.multiply(size, self.relative, out=part)
+                error += part
+            if self._sums is not None:
+                self._sums.add(W, size, error, self.tile.group.key, keys)
+            if self._keys is not None:
+                yield from self._of_keys("dk", keys, W, size, error, self._keys)
 
     def _inner(self, keys: slice, p: Pair, W: Pair) -> Float64Array:
         """W = p (dP - D + dlse), and the error of the factor of p: (H, R, 1).
@@ -171,27 +183,31 @@ class Gradients:
         with self.work.arrays(x.high.shape, 4) as into:
             left = narrow(x, unit_of(columns * UP), terms=terms, into=into).swapped(-1, -2)
             columns = np.swapaxes(columns, -1, -2)
+            column = rows.wide.size.sum(-2, keepdims=True)
             step = max(1, 2 * BLOCK // (heads * width))
             for start in range(0, keys.stop - keys.start, step):
                 some = slice(start, min(start + step, keys.stop - keys.start))
                 shape = (heads, some.stop - start, width)
-                out = Pair(np.empty(shape), np.empty(shape))
-                product(left.part(some), rows.wide, work=self.work, out=out)
-                column = rows.wide.size.sum(-2, keepdims=True)
-                lost = product_error(left.part(some), rows.wide, columns[:, some], column)
-                lost += np.swapaxes(error[..., some], -1, -2) @ rows.wide.size
                 part = slice(keys.start + start, keys.start + some.stop)
-                used = self.tile.group.used[:, part, None]
-                lost = np.where(used, lost * UP + FLOOR, 0.0)
-                yield Part(name, Bounded(out, lost), exponent + (name == "dv"), part)
+                with self.work.arrays(shape, 4) as (high, low, lost, around):
+                    out, factor = Pair(high, low), left.part(some)
+                    product(factor, rows.wide, work=self.work, out=out)
+                    product_error(factor, rows.wide, columns[:, some], column, out=lost)
+                    np.matmul(np.swapaxes(error[..., some], -1, -2), rows.wide.size, out=around)
+                    lost += around
+                    lost *= UP
+                    lost += FLOOR
+                    unused = ~self.tile.group.used[:, part]
+                    if unused.any():
+                        lost[unused] = 0
+                    yield Part(name, Bounded(out, lost), exponent + (name == "dv"), part)
 
-    def _values(self, rows: _Rows) -> Iterator[Part]:
+    def _to_values(self, keys: slice, p: Pair, rows: _Rows) -> Iterator[Part]:
         """dv: pᵀ (dout / l), where p errs by a part of itself."""
-        around = self.result.softmax.error + self.result.relative + 2.0**-95
-        for keys, p, _ in self.result.softmax.blocks:
-            with self.work.arrays(p.high.shape, 1) as (error,):
-                np.multiply(p.high, around, out=error)
-                yield from self._of_keys("dv", keys, p, p.high, error, rows)
+        with self.work.arrays(p.high.shape, 1) as (error,):
+            around = self.result.softmax.error + self.result.relative + 2.0**-95
+            np.multiply(p.high, around, out=error)
+            yield from self._of_keys("dv", keys, p, p.high, error, rows)
 
     def _queries(self, sums: Sums) -> Part:
         """dq: (scale / l) W k."""

@@ -21,12 +21,14 @@ from attnspec.oracle.double_double.slices import Wide, wide
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import BoolArray, IntArray, Problem
 
-__all__ = ["BLOCK", "CHUNK", "ROWS", "Group", "Operand", "Tile", "groups"]
+__all__ = ["BLOCK", "CHUNK", "LONGEST", "Group", "Operand", "Tile", "groups"]
 
 CHUNK = 256
 """Keys that one product sums over: few, for exact slices, and enough for a fast product."""
 BLOCK = 2**15
 """Scores that are worked on together: arrays of them fit the cache."""
+LONGEST = 2**13
+"""Keys of a block at most, however few the rows: what `key_gradients` gives at a time."""
 ROWS = 256
 """Query rows of a tile."""
 KEPT = 2**22
@@ -155,18 +157,23 @@ class Tile:
         return np.stack([spans[b] for b in batch], axis=1)
 
     def blocks(self) -> Iterator[slice]:
-        """Blocks of keys, from the first that a row sees to the last, to whole multiples of CHUNK
-        (but for the last keys of all)."""
+        """Blocks of keys, from the first that a row sees to the last.
+
+        They begin and end at multiples of CHUNK (but for the last keys of all), and never cross a
+        multiple of LONGEST.
+        """
         first, stop = self.spans
         seen = stop > first
         if not seen.any():
             return
         start = int(first[seen].min()) // CHUNK * CHUNK
         end = min(-(-int(stop[seen].max()) // CHUNK) * CHUNK, self.group.problem.key_count)
-        chunks = max(1, BLOCK // (CHUNK * first.size))
+        step = min(LONGEST, CHUNK << max(0, (BLOCK // (CHUNK * first.size)).bit_length() - 1))
         whole = start + (end - start) // CHUNK * CHUNK
-        for begin in range(start, whole, chunks * CHUNK):
-            yield slice(begin, min(begin + chunks * CHUNK, whole))
+        while start < whole:
+            stop_here = min((start // step + 1) * step, whole)
+            yield slice(start, stop_here)
+            start = stop_here
         if whole < end:
             yield slice(whole, end)
 

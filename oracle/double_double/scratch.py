@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
 
-__all__ = ["Scratch"]
+__all__ = ["Scratch", "Workspace", "workspace"]
 
 
 class Scratch:
@@ -34,3 +35,32 @@ class Scratch:
             yield [flat[:size].reshape(shape) for flat in taken]
         finally:
             free.extend(taken)
+
+
+@dataclass
+class Workspace:
+    """What a thread works in: room for the exponentials of a tile, and a pool."""
+
+    buffer: Float64Array = field(default_factory=lambda: np.empty(0))
+    scratch: Scratch = field(default_factory=Scratch)
+
+
+_idle: list[Workspace] = []
+_KEPT = 2**23
+"""Numbers of a buffer that waits for the next problem: 64 MB."""
+
+
+@contextmanager
+def workspace(size: int) -> Iterator[Workspace]:
+    """A workspace whose buffer has room for `size` numbers, until the block ends."""
+    try:
+        work = _idle.pop()
+    except IndexError:
+        work = Workspace()
+    if work.buffer.size < size:
+        work.buffer = np.empty(size)
+    try:
+        yield work
+    finally:
+        if work.buffer.size <= _KEPT:
+            _idle.append(work)

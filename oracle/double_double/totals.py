@@ -29,18 +29,36 @@ class Total:
         Scaling loses at most TINY of each part and of the bound; adding 2^-98 of what is added.
         Where no place has a bound yet, all places are exactly zero.
         """
-        new = scaled(part.pair, np.asarray(exponent))
-        bound = scale(part.error, np.asarray(exponent)) + np.where(part.error > 0, 3 * TINY, 0.0)
-        if np.any(self.bound[place]):
-            before = Pair(self.value[place], self.low[place])
-            bound += self.bound[place] + 2.0**-98 * (np.abs(before.high) + np.abs(new.high))
-            new = add(before, new)
-        self.value[place], self.low[place], self.bound[place] = new.high, new.low, bound
+        exponent = np.asarray(exponent)
+        bound = self.bound[place]
+        if bound.max(initial=0.0) == 0:
+            scale(part.pair.high, exponent, out=self.value[place])
+            scale(part.pair.low, exponent, out=self.low[place])
+            scale(part.error, exponent, out=bound)
+            np.add(bound, 3 * TINY, out=bound, where=part.error > 0)
+            return
+        new, before = scaled(part.pair, exponent), Pair(self.value[place], self.low[place])
+        bound += scale(part.error, exponent)
+        bound += 2.0**-98 * (np.abs(before.high) + np.abs(new.high)) + 3 * TINY
+        self.value[place], self.low[place] = add(before, new)
+
+    def clear(self) -> None:
+        """Begin anew."""
+        for array in (self.value, self.low, self.bound):
+            array.fill(0.0)
 
     def enclosure(self, shape: tuple[int, ...]) -> Enclosure:
-        """The sum in the output's shape; the bound is inf where anything is not known."""
-        known = np.isfinite(self.value) & np.isfinite(self.low) & np.isfinite(self.bound)
-        exact = np.isneginf(self.value) & (self.bound == 0)
-        bound = np.where(exact, 0.0, np.where(known, self.bound * (1 + 2.0**-20), np.inf))
-        low = np.where(known, self.low, 0.0)
-        return Enclosure(self.value.reshape(shape), low.reshape(shape), bound.reshape(shape))
+        """The sum in the output's shape; the bound is inf where anything is not known. Ends it."""
+        exact = np.isneginf(self.value)
+        exact &= self.bound == 0
+        self.bound *= 1 + 2.0**-20
+        unknown = np.isfinite(self.value)
+        unknown &= np.isfinite(self.low)
+        unknown &= np.isfinite(self.bound)
+        unknown |= exact
+        np.logical_not(unknown, out=unknown)
+        self.bound[unknown] = np.inf
+        self.low[unknown] = 0.0
+        return Enclosure(
+            self.value.reshape(shape), self.low.reshape(shape), self.bound.reshape(shape)
+        )

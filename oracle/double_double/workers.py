@@ -20,9 +20,13 @@ _limited = threading.Lock()  # the BLAS' number of threads is one for the whole 
 
 
 def in_order(
-    tasks: Iterable[Task], work: Callable[[Task], Iterable[Result]]
+    tasks: Iterable[Task],
+    work: Callable[[Task], Iterable[Result]],
+    keep: Callable[[Result], Result],
 ) -> Iterator[tuple[Task, Iterable[Result]]]:
     """Each task with its results, in the order of the tasks.
+
+    A result is there until the next one is asked for; `keep` makes one that stays.
 
     Elementwise work, most of it here, keeps one core busy; so each core takes a task of its own,
     with matrix products on that core alone. As many as the BLAS has threads (`OMP_NUM_THREADS` and
@@ -37,7 +41,7 @@ def in_order(
         return
 
     def finished(task: Task) -> list[Result]:
-        return list(work(task))
+        return [keep(result) for result in work(task)]
 
     running: deque[tuple[Task, Future[list[Result]]]] = deque()
     try:
