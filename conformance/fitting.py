@@ -40,7 +40,9 @@ def _fit(size: int | None, *, square: bool) -> Fit:
     def fit(case: Case) -> Case:
         shape: Shape = case.shape
         if size is not None and shape.size not in SIZES:
-            shape = replace(shape, size=size, value_size=size)
+            # A long context keeps its numbers, so that its gradients can still be judged.
+            keys = shape.keys * shape.size // size if case.is_long else shape.keys
+            shape = replace(shape, size=size, value_size=size, keys=keys)
         if square and shape.queries != shape.keys:
             length = min(max(shape.queries, shape.keys), LONGEST)
             shape = replace(shape, queries=length, keys=length)

@@ -46,7 +46,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--attn-level",
         choices=LEVELS,
         default="standard",
-        help="how much is asked: smoke, standard (some five times as much) or full",
+        help="how much is asked: smoke, standard (some five times as much) or full "
+        "(and contexts of 128k and 1M keys)",
     )
     add("--attn-seed", type=_seed, default=0, metavar="N", help="seed of all inputs (default 0)")
     add(

@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from attnspec.conformance import certify
+from attnspec.conformance import certify, fitting
 from attnspec.conformance.case import (
     Case,
     Shape,
@@ -146,6 +146,14 @@ def test_a_kernel_may_hold_all_scores_of_any_case() -> None:
 def test_gradients_are_asked_at_128k_keys_and_at_a_million() -> None:
     lengths = {case.shape.keys for case in GRID["full"] if case.is_long and has_gradients(case)}
     assert lengths >= {2**17, 2**20}
+
+
+@pytest.mark.parametrize("square", [False, True])
+@pytest.mark.parametrize("size", [None, 64, 128])
+def test_a_case_made_to_fit_keeps_its_gradients(size: int | None, square: bool) -> None:
+    fit = fitting._fit(size, square=square)
+    for case in GRID["full"]:
+        assert has_gradients(fit(case)) or not has_gradients(case)
 
 
 def test_few_rows_are_all_judged_of_many_the_first_the_last_and_a_tile_edge() -> None:
