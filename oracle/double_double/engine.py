@@ -58,7 +58,7 @@ def _room(tile: Tile) -> int:
     """Numbers that the exponentials of a tile take: two a score, and two for a soft-cap's slope."""
     numbers = 2 if tile.group.problem.softcap is None else 4
     heads, rows = len(tile.group.batch), tile.rows.stop - tile.rows.start
-    return numbers * heads * rows * tile.group.problem.key_count
+    return int(numbers * heads * rows * tile.group.problem.key_count)
 
 
 def _forward(tile: Tile, work: Workspace) -> Forward:
