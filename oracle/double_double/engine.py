@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from contextlib import ExitStack
 
 import numpy as np
 
@@ -11,15 +10,15 @@ from attnspec.oracle import assumptions
 from attnspec.oracle.double_double.forward import Bounded, Forward, forward, log_sum_exp
 from attnspec.oracle.double_double.gradients import Gradients, Part
 from attnspec.oracle.double_double.pairs import Pair
-from attnspec.oracle.double_double.reading import LONGEST, Tile, groups
+from attnspec.oracle.double_double.reading import Tile, groups
 from attnspec.oracle.double_double.scratch import Workspace, workspace
 from attnspec.oracle.double_double.softmax import softmax
 from attnspec.oracle.double_double.totals import Total
 from attnspec.oracle.double_double.workers import in_order
 from attnspec.oracle.enclosure import Reference
-from attnspec.oracle.problem import Problem, ProblemError
+from attnspec.oracle.problem import Problem
 
-__all__ = ["enclose", "key_gradients"]
+__all__ = ["add_part", "enclose", "room", "tile_forward"]
 
 
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
@@ -39,7 +38,7 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     with np.errstate(all="ignore"):
         for tile, parts in in_order(tiles, parts_of, Part.copy):
             for part in parts:
-                _add(tile, part, totals[part.output])
+                add_part(tile, part, totals[part.output])
         enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
     return Reference("double-double", enclosures)
 
@@ -47,21 +46,22 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
 def _parts(tile: Tile, want: Collection[str]) -> Iterator[Part]:
     """What a tile adds to every output of `want`."""
     assumptions.check()  # of this thread
-    with workspace(_room(tile)) as work, np.errstate(all="ignore"):
-        result = _forward(tile, work)
+    with workspace(room(tile)) as work, np.errstate(all="ignore"):
+        result = tile_forward(tile, work)
         yield from _of_rows(tile, result, want)
         if not set(want) <= {"out", "lse"}:
             yield from Gradients(tile, result, want, work.scratch).parts()
 
 
-def _room(tile: Tile) -> int:
+def room(tile: Tile) -> int:
     """Numbers that the exponentials of a tile take: two a score, and two for a soft-cap's slope."""
     numbers = 2 if tile.group.problem.softcap is None else 4
     heads, rows = len(tile.group.batch), tile.rows.stop - tile.rows.start
     return int(numbers * heads * rows * tile.group.problem.key_count)
 
 
-def _forward(tile: Tile, work: Workspace) -> Forward:
+def tile_forward(tile: Tile, work: Workspace) -> Forward:
+    """The outputs of a tile, with its exponentials in the workspace's buffer."""
     return forward(tile, softmax(tile, work.buffer, work=work.scratch), work=work.scratch)
 
 
@@ -79,63 +79,13 @@ def _of_rows(tile: Tile, result: Forward, want: Collection[str]) -> Iterator[Par
         yield Part("lse", lse, np.zeros((1, 1), np.int64))
 
 
-def key_gradients(
-    problem: Problem, *, want: Collection[str] = ("dk", "dv"), size: int = LONGEST
-) -> Iterator[tuple[slice, Reference]]:
-    """dk and dv of `size` keys at a time: those keys and their enclosures, (B, Hkv, size, D or Dv).
-
-    An enclosure is there until the next one is asked for.
-    For few rows of a long context (`Problem.at`), whose dk and dv would fill the memory. Holds 16
-    bytes for each score; `size` is a multiple of 8,192. Raises `AssumptionFailed`, and
-    `ProblemError` for another output or where gradients are not defined.
-    """
-    if size < LONGEST or size % LONGEST:
-        raise ProblemError(f"size: expected a multiple of {LONGEST}, got {size}")
-    if not set(want) <= {"dk", "dv"}:
-        raise ProblemError(f"want: expected dk, dv or both, got {tuple(want)}")
-    shapes = {name: problem.shape_of(name) for name in want}
-    assumptions.check()
-    tiles = [tile for group in groups(problem) for tile in group.tiles()]
-    with ExitStack() as stack:
-        stack.enter_context(np.errstate(all="ignore"))
-        each = []
-        for tile in tiles:
-            work = stack.enter_context(workspace(_room(tile)))
-            each.append((tile, Gradients(tile, _forward(tile, work), want, work.scratch)))
-        yield from _by_keys(problem, shapes, each, size)
-
-
-def _by_keys(
-    problem: Problem,
-    shapes: dict[str, tuple[int, ...]],
-    each: list[tuple[Tile, Gradients]],
-    size: int,
-) -> Iterator[tuple[slice, Reference]]:
-    """Sums of what every tile adds to some keys, then the next ones."""
-    totals: dict[str, Total] = {}
-    for start in range(0, problem.key_count, size):
-        keys = slice(start, min(start + size, problem.key_count))
-        count = keys.stop - start
-        if count != size or not totals:
-            totals = {n: Total((*shape[:2], count, shape[3])) for n, shape in shapes.items()}
-        for total in totals.values():
-            total.clear()
-        for tile, gradients in each:
-            for block in gradients.result.softmax.blocks:
-                if keys.start <= block[0].start < keys.stop:
-                    for part in gradients.of_block(block):
-                        _add(tile, part, totals[part.output], origin=start)
-        found = {n: total.enclosure(total.value.shape) for n, total in totals.items()}
-        yield keys, Reference("double-double", found)
-
-
 def _total_shape(problem: Problem, output: str) -> tuple[int, ...]:
     """The shape that heads add into: the output's, with dbias's missing leading axes."""
     shape = problem.shape_of(output)
     return (1,) * (4 - len(shape)) + shape if output == "dbias" else shape
 
 
-def _add(tile: Tile, part: Part, total: Total, *, origin: int = 0) -> None:
+def add_part(tile: Tile, part: Part, total: Total, *, origin: int = 0) -> None:
     """Add each head's part at its place; the total's keys begin at the key `origin`."""
     group = tile.group
     for h, (batch, head, kv) in enumerate(

@@ -7,10 +7,13 @@ import numpy as np
 from attnspec.oracle.double_double.forward import Bounded
 from attnspec.oracle.double_double.pairs import Pair, add, scale, scaled
 from attnspec.oracle.enclosure import Enclosure
+from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import IntArray
 
 __all__ = ["Total"]
 
+PART = 2**15
+"""Numbers that are settled together: what the cache holds."""
 TINY = 2.0**-1074
 """The spacing of subnormal numbers: what a scaling may lose of a number."""
 
@@ -30,16 +33,16 @@ class Total:
         Where no place has a bound yet, all places are exactly zero.
         """
         exponent = np.asarray(exponent)
-        bound = self.bound[place]
+        bound, lost = self.bound[place], np.where(part.error > 0, 3 * TINY, 0.0)
         if bound.max(initial=0.0) == 0:
             scale(part.pair.high, exponent, out=self.value[place])
             scale(part.pair.low, exponent, out=self.low[place])
             scale(part.error, exponent, out=bound)
-            np.add(bound, 3 * TINY, out=bound, where=part.error > 0)
+            bound += lost
             return
         new, before = scaled(part.pair, exponent), Pair(self.value[place], self.low[place])
         bound += scale(part.error, exponent)
-        bound += 2.0**-98 * (np.abs(before.high) + np.abs(new.high)) + 3 * TINY
+        bound += 2.0**-98 * (np.abs(before.high) + np.abs(new.high)) + lost
         self.value[place], self.low[place] = add(before, new)
 
     def clear(self) -> None:
@@ -49,16 +52,18 @@ class Total:
 
     def enclosure(self, shape: tuple[int, ...]) -> Enclosure:
         """The sum in the output's shape; the bound is inf where anything is not known. Ends it."""
-        exact = np.isneginf(self.value)
-        exact &= self.bound == 0
-        self.bound *= 1 + 2.0**-20
-        unknown = np.isfinite(self.value)
-        unknown &= np.isfinite(self.low)
-        unknown &= np.isfinite(self.bound)
-        unknown |= exact
-        np.logical_not(unknown, out=unknown)
-        self.bound[unknown] = np.inf
-        self.low[unknown] = 0.0
+        flat = [array.reshape(-1) for array in (self.value, self.low, self.bound)]
+        for start in range(0, self.value.size, PART):
+            _settle(*(array[start : start + PART] for array in flat))
         return Enclosure(
             self.value.reshape(shape), self.low.reshape(shape), self.bound.reshape(shape)
         )
+
+
+def _settle(value: Float64Array, low: Float64Array, bound: Float64Array) -> None:
+    exact = np.isneginf(value) & (bound == 0)
+    bound *= 1 + 2.0**-20
+    known = np.isfinite(value) & np.isfinite(low) & np.isfinite(bound)
+    unknown = ~(known | exact)
+    bound[unknown] = np.inf
+    low[unknown] = 0.0

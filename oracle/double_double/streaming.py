@@ -1,0 +1,98 @@
+"""Gradients of the keys and values of a long context, some keys at a time."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Collection, Iterator
+from contextlib import ExitStack
+
+import numpy as np
+
+from attnspec.oracle import assumptions
+from attnspec.oracle.double_double.engine import add_part, room, tile_forward
+from attnspec.oracle.double_double.gradients import Gradients
+from attnspec.oracle.double_double.reading import LONGEST, Tile, groups
+from attnspec.oracle.double_double.scratch import workspace
+from attnspec.oracle.double_double.totals import Total
+from attnspec.oracle.double_double.workers import in_order
+from attnspec.oracle.enclosure import Reference
+from attnspec.oracle.problem import Problem, ProblemError
+
+__all__ = ["key_gradients"]
+
+Totals = dict[str, Total]
+
+
+def key_gradients(
+    problem: Problem, *, want: Collection[str] = ("dk", "dv"), size: int = LONGEST
+) -> Iterator[tuple[slice, Reference]]:
+    """dk and dv of `size` keys at a time: those keys and their enclosures, (B, Hkv, size, D or Dv).
+
+    An enclosure's arrays are there until the next one is asked for. For few rows of a long context
+    (`Problem.at`), whose dk and dv would fill the memory; holds 16 bytes for each score. `size` is
+    a multiple of 8,192. Raises `AssumptionFailed`, and `ProblemError` for another output or where
+    gradients are not defined.
+    """
+    if size < LONGEST or size % LONGEST:
+        raise ProblemError(f"size: expected a multiple of {LONGEST}, got {size}")
+    if not want or not set(want) <= {"dk", "dv"}:
+        raise ProblemError(f"want: expected dk, dv or both, got {tuple(want)}")
+    shapes = {name: problem.shape_of(name) for name in want}
+    assumptions.check()
+    return _streamed(problem, shapes, size)
+
+
+def _streamed(
+    problem: Problem, shapes: dict[str, tuple[int, ...]], size: int
+) -> Iterator[tuple[slice, Reference]]:
+    ranges = [
+        slice(start, min(start + size, problem.key_count))
+        for start in range(0, problem.key_count, size)
+    ]
+    with ExitStack() as stack:
+        tiles = []
+        for group in groups(problem):
+            for tile in group.tiles():
+                work = stack.enter_context(workspace(room(tile)))
+                with np.errstate(all="ignore"):
+                    gradients = Gradients(tile, tile_forward(tile, work), shapes, work.scratch)
+                tiles.append((tile, gradients))
+        spare: queue.SimpleQueue[Totals] = queue.SimpleQueue()
+
+        def of_keys(keys: slice) -> Iterator[Totals]:
+            totals = _empty(spare, shapes, keys)
+            _fill(totals, tiles, keys)
+            yield totals
+
+        for keys, results in in_order(ranges, of_keys, lambda totals: totals):
+            for totals in results:
+                found = {n: t.enclosure(t.value.shape) for n, t in totals.items()}
+                yield keys, Reference("double-double", found)
+                spare.put(totals)
+
+
+def _empty(
+    spare: queue.SimpleQueue[Totals], shapes: dict[str, tuple[int, ...]], keys: slice
+) -> Totals:
+    """Totals of so many keys: used ones, cleared, where there are any of that size."""
+    count = keys.stop - keys.start
+    try:
+        totals = spare.get_nowait()
+    except queue.Empty:
+        totals = {}
+    if not totals or any(total.value.shape[2] != count for total in totals.values()):
+        return {name: Total((*s[:2], count, s[3])) for name, s in shapes.items()}
+    for total in totals.values():
+        total.clear()
+    return totals
+
+
+def _fill(totals: Totals, tiles: list[tuple[Tile, Gradients]], keys: slice) -> None:
+    """Add what every tile gives to these keys."""
+    assumptions.check()  # of this thread
+    with workspace(0) as work, np.errstate(all="ignore"):
+        for tile, gradients in tiles:
+            for block in gradients.result.softmax.blocks:
+                if keys.start <= block[0].start < keys.stop:
+                    for part in gradients.on(work.scratch).of_block(block):
+                        add_part(tile, part, totals[part.output], origin=keys.start)
