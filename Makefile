@@ -5,12 +5,13 @@ IMPL ?= numpy
 LEVEL ?= standard
 MINUTES ?= 3
 BIN := .venv/bin
+RESULTS := benchmarks/results
 
 # An implementation's first word names the extra that it needs: torch-sdpa needs [torch]. What a
 # file of your own needs, EXTRAS names.
 FRAMEWORKS := $(sort $(EXTRAS) $(filter torch jax,$(foreach name,$(IMPL),$(firstword $(subst -, ,$(name))))))
 
-.PHONY: help conformance test lint soak clean
+.PHONY: help conformance test lint soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,7 +22,7 @@ help: ## list the targets
 conformance: .venv/base $(FRAMEWORKS:%=.venv/%) ## judge IMPL (default: numpy) at LEVEL (default: standard)
 	$(BIN)/pytest conformance $(foreach name,$(IMPL),--impl=$(name)) --attn-level=$(LEVEL) -q
 
-test: .venv/dev .venv/torch .venv/jax ## run the project's own tests
+test: .venv/dev .venv/torch .venv/jax .venv/bench ## run the project's own tests
 	$(BIN)/pytest -q
 
 lint: .venv/dev ## ruff and mypy
@@ -31,6 +32,10 @@ lint: .venv/dev ## ruff and mypy
 
 soak: .venv/base ## attack the oracle for MINUTES (default: 3)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
+
+bench: .venv/bench ## measure the oracle: benchmarks/results/ (about 12 minutes of a quiet machine)
+	@mkdir -p $(RESULTS)
+	$(BIN)/python benchmarks/oracle.py --json $(RESULTS)/oracle.json --table $(RESULTS)/oracle.txt --plots $(RESULTS)
 
 clean: ## remove .venv and what the tools leave
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
@@ -42,6 +47,6 @@ clean: ## remove .venv and what the tools leave
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e .
 	@touch $@
 
-.venv/dev .venv/torch .venv/jax: .venv/%: .venv/base
+.venv/bench .venv/dev .venv/torch .venv/jax: .venv/%: .venv/base
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[$*]'
 	@touch $@
