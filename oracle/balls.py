@@ -31,7 +31,7 @@ from attnspec.oracle.problem import Head, Problem
 __all__ = ["enclose", "logit_exponent"]
 
 TILE_SLOTS = 1 << 17  # scores a tile holds at once, about 100 bytes each
-BLOCK_NUMBERS = 1 << 21  # of keys or values held at once, about 50 bytes each
+BLOCK_NUMBERS = 1 << 19  # of keys or values held at once, about 50 bytes each
 GUARD_BITS = 16  # a margin, beside the logarithm of the longest sum
 TERM_BITS = 53
 MOST_TERMS = 40  # from 2^1024 down to 2^-1074, a float64 at a time
@@ -53,7 +53,7 @@ def enclose(
     visible numbers, or a result beyond float64).
 
     Raises `ProblemError` for an output that the problem does not define. Holds a tile of at most
-    about 2^17 scores, or one row, and 2^21 numbers of the keys and values at a time, beside the
+    about 2^17 scores, or one row, and 2^19 numbers of the keys and values at a time, beside the
     balls of gradients that are sums over rows. Not concurrent: calls from several threads queue.
     """
     shapes = {output: problem.shape_of(output) for output in want}

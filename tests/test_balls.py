@@ -230,6 +230,16 @@ def test_tiles_of_any_height_give_the_same(monkeypatch: pytest.MonkeyPatch) -> N
         check_narrow(reference)
 
 
+def test_blocks_of_keys_of_any_size_give_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    extras = {"sinks": np.ones(4), "bias": np.random.default_rng(4).normal(size=(4, 5))}
+    problem = NORMAL.replace(causal=True, diagonal=1, softcap=3.0, **extras)
+    for numbers in (1, 8, 12):  # keys of 4 numbers and values of 3: blocks of 1, 2 and 3 or 4
+        monkeypatch.setattr(balls, "BLOCK_NUMBERS", numbers)
+        reference = enclose(problem, want=OUTPUTS)
+        check_holds(problem, reference, bits=400)
+        check_narrow(reference)
+
+
 def test_the_working_precision_is_restored() -> None:
     with ctx.workprec(77):
         enclose(NORMAL)
@@ -265,6 +275,37 @@ def test_rounding_outward_loses_no_part_of_the_ball(
     missed = abs(middle - Fraction(value) - Fraction(low)) + spread
     assert missed <= Fraction(bound)
     assert Fraction(bound) <= missed * (1 + Fraction(2) ** -25) + Fraction(2) ** -1074
+
+
+def test_balls_are_rounded_together_as_they_are_alone() -> None:
+    some = [arb((3**90 + i, -140 - 40 * i), (1 + i, -200)) for i in range(40)]
+    some += [arb(2) ** 2000, arb("nan"), arb(0), arb(0, 1e-320)]
+    with ctx.workprec(1000):
+        together = split(some, 5)
+        for i, ball in enumerate(some):
+            np.testing.assert_array_equal(together[:, i], split([ball], 5)[:, 0])
+
+
+@settings(derandomize=True, max_examples=300, deadline=None)
+@given(
+    st.integers(-(2**900), 2**900),
+    st.integers(-2000, 100),
+    st.integers(0, 2**29),
+    st.integers(-1300, 0),
+    st.integers(1, 20),
+)
+def test_any_number_of_terms_loses_no_part_of_the_ball(
+    mantissa: int, exponent: int, radius: int, radius_exponent: int, terms: int
+) -> None:
+    ball = arb((mantissa, exponent), (radius, radius_exponent))
+    with ctx.workprec(1000):
+        *found, bound = split([ball], terms)[:, 0].tolist()
+    middle, spread = exact(ball.mid()), exact(ball.rad())
+    missed = abs(middle - sum(map(Fraction, found))) + spread
+    assert missed <= Fraction(bound)
+    assert Fraction(bound) <= missed * (1 + Fraction(2) ** -25) + Fraction(2) ** -1074
+    held = max(abs(middle) / 2 ** (52 * terms), Fraction(2) ** -1074)
+    assert missed - spread <= held
 
 
 @pytest.mark.parametrize("ball", [arb("nan"), arb("inf"), arb(2) ** 1100, arb(0, 1) * arb("inf")])
