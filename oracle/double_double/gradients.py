@@ -17,7 +17,16 @@ import numpy as np
 
 from attnspec.oracle.double_double.blocks import add_to, multiply_by
 from attnspec.oracle.double_double.forward import Bounded, Forward
-from attnspec.oracle.double_double.pairs import Pair, add, divide, multiply, sum_pairs, times
+from attnspec.oracle.double_double.pairs import (
+    Pair,
+    add,
+    divide,
+    multiply,
+    scale,
+    scaled,
+    sum_pairs,
+    times,
+)
 from attnspec.oracle.double_double.products import FLOOR, UP, Sums, row_products
 from attnspec.oracle.double_double.reading import BLOCK, Tile
 from attnspec.oracle.double_double.scratch import Scratch
@@ -65,11 +74,17 @@ class _Rows:
 
     @classmethod
     def of(cls, rows: Float64Array, factor: float, total: Pair) -> _Rows:
-        """rows · factor / total, for 1/2 <= |factor| < 1 or 0, and total > 1/2."""
-        exponent = np.frexp(np.abs(rows).max(-2, keepdims=True))[1].astype(np.int64) + 1
-        scaled = times(Pair.of(np.ldexp(rows, -exponent)), factor)
-        divided = divide(scaled, total)
-        return cls(wide(divided.high, divided.low), exponent)
+        """rows · factor / total, for 1/2 <= |factor| < 1 or 0, and total > 1/4."""
+        exponent = _exponent(rows)
+        divided = divide(times(Pair.of(scale(rows, -exponent)), factor), total)
+        shift = _exponent(divided.high)
+        divided = scaled(divided, -shift)
+        return cls(wide(divided.high, divided.low), exponent + shift)
+
+
+def _exponent(rows: Float64Array) -> IntArray:
+    """The power of two above each column's largest number: (H, 1, n)."""
+    return np.asarray(np.frexp(np.abs(rows).max(-2, keepdims=True))[1], np.int64)
 
 
 class Gradients:
