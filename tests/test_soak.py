@@ -156,22 +156,28 @@ def test_enclosures_are_apart_exactly_where_they_share_no_number(
         assert list(soak_checks.apart(first, second)) == ([(0,)] if is_apart else [])
 
 
-def test_the_quick_distance_is_never_below_the_exact_one(soak: Any) -> None:
+@pytest.mark.parametrize("exponents", [range(-1074, 900), (-200, -100, -60, 0)])
+def test_the_quick_distance_is_never_below_the_exact_one(
+    soak: Any, exponents: Sequence[int]
+) -> None:
+    """Terms far apart, and terms of which the large ones often cancel."""
     import soak_checks
 
     rng = np.random.default_rng(1)
 
     def random(count: int) -> Enclosure:
-        value, low, *rest = np.ldexp(
-            rng.integers(-4, 5, (count, 5000)), rng.integers(-1074, 900, (count, 5000))
-        )
+        shape = (count, 5000)
+        terms = np.ldexp(rng.integers(-4, 5, shape), rng.choice(exponents, shape))
+        value, low, *rest = terms
         return Enclosure(value, low, np.zeros(5000), tuple(rest))
 
     a, b = random(2), random(4)
     far = soak_checks.distance(a, b)
     for i in range(5000):
         exact = abs(soak_checks.exactly(a, (i,)) - soak_checks.exactly(b, (i,)))
-        assert exact <= Fraction(float(far[i])) <= 2 * exact + Fraction(2) ** -1000
+        assert exact <= Fraction(float(far[i]))
+        if len(exponents) > 4:
+            assert Fraction(float(far[i])) <= 2 * exact + Fraction(2) ** -1000
 
 
 # -- the command -------------------------------------------------------------------------------
