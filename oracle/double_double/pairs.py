@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import mpmath
 import numpy as np
 import numpy.typing as npt
 
@@ -54,9 +55,10 @@ class Pair(NamedTuple):
 
     @classmethod
     def constant(cls, number: Any) -> Pair:
-        """An mpmath number: to 2^-106 of itself."""
+        """An mpmath number: to 2^-106 of itself, whatever mpmath's precision."""
         high = float(number)
-        return cls(np.asarray(high), np.asarray(float(number - high)))
+        low = float(mpmath.fsub(number, high, exact=True))
+        return cls(np.asarray(high), np.asarray(low))
 
 
 def two_sum(a: Float64Array, b: Float64Array) -> Pair:

@@ -29,8 +29,11 @@ from attnspec.oracle.problem import BoolArray, IntArray
 
 __all__ = ["Softmax", "softmax"]
 
-FAR = 2.0**80
-"""Ticks beyond which an added term only says that its key is out of reach, or its row unknown."""
+_BITS = 200
+"""Of the constants. mpmath's precision is one for all threads, so each operation names its own."""
+_TICKS = mpmath.fdiv(TICKS, mpmath.ln2(prec=_BITS), prec=_BITS)
+FAR = 2.0**120
+"""Natural exponents at which added terms are cut (see `_add_terms`)."""
 
 
 @dataclass
@@ -76,10 +79,13 @@ def softmax(tile: Tile, buffer: Float64Array, *, work: Scratch) -> Softmax:
     for _, score, _ in blocks:
         largest = np.maximum(largest, _exponentials(score, below, unknown, work))
     if sink is not None:
-        _exponentials(sink, below, unknown, work)
-    # Every sum of pairs loses 2^-98 of what it adds; what is added is at most twice the sum and
-    # the product (or soft-cap) that it began with.
-    error = scores.error + 2.0**-95 * (np.where(np.isneginf(top), 0.0, largest) + scores.most)
+        largest = np.maximum(largest, _exponentials(sink, below, unknown, work))
+    # Bias b and ALiBi a lose 2^-98 of themselves when they are scaled, each sum 2^-98 of what it
+    # adds, and so does what they are added to, P. With s = P + b + a in the end, this is
+    # P + |b| + (P + |b|) + |a| + (|P + b| + |a|) <= 3 |s| + 4 P + 5 |a|, as |P + b| <= |s| + |a|
+    # and |b| <= |P + b| + P; for one of them alone, less than that without 5 |a|.
+    added = np.where(np.isneginf(top), 0.0, largest) + scores.most + scores.second
+    error = scores.error + 2.0**-95 * added
     relative = float(NATURAL.high) * error
     relative = (relative * (1 + relative) + EXP_ERROR) * UP
     bad = unknown | ~(relative <= 2.0**-10)
@@ -118,20 +124,23 @@ class _Scores:
     """Scores of a tile: ticks, exact to `error` (H, R, 1) and what their sums lose.
 
     size (H, R, 1): Σ|q̃| of the scaled query, which bounds every product. most: what additive terms
-    are added to, at most.
+    are added to, at most. second: the largest ALiBi where there is a bias too.
     """
 
     def __init__(self, tile: Tile, work: Scratch) -> None:
         problem = tile.group.problem
         self.tile, self.work = tile, work
-        with mpmath.workprec(200):
-            ticks = TICKS / mpmath.log(2)
-            cap = None if problem.softcap is None else mpmath.mpf(float(problem.softcap))
-            factor = mpmath.mpf(float(problem.scale)) * (ticks if cap is None else 1 / cap)
-            self.cap = None if cap is None else Pair.constant(cap * ticks)
+        scale, cap = float(problem.scale), problem.softcap
+        self.cap = None
+        if cap is None:
+            factor = mpmath.fmul(scale, _TICKS, prec=_BITS)
+        else:
+            factor = mpmath.fdiv(scale, float(cap), prec=_BITS)
+            self.cap = Pair.constant(mpmath.fmul(float(cap), _TICKS, prec=_BITS))
         self.query, self.size = _scaled_query(tile, factor)
         self.error = np.where(np.isfinite(self.size), 0.0, np.inf)
         self.most = self.size
+        self.second = np.zeros_like(self.size)
         self.slope_error = np.zeros_like(self.size)
 
     def block(self, keys: slice, score: Pair, slope: Pair | None) -> None:
@@ -150,7 +159,8 @@ class _Scores:
             np.copyto(score.high, -np.inf, where=hidden)
 
     def _through_cap(self, score: Pair, slope: Pair, cap: Pair, error: Float64Array) -> None:
-        """c tanh(z), z = s / c, in ticks; its derivative moves by 2 |tanh| of z relatively."""
+        """c tanh(z), z = s / c, in ticks. Its derivative is the logarithm's 2 |tanh| off, at most:
+        where z errs by ε <= 2^-6, by a part e^2ε - 1 <= 2.1 ε. Beyond, it is not known."""
         value, derivative = tanh(score, work=self.work)
         capped = multiply(value, cap)
         for target, source in ((score, capped), (slope, derivative)):
@@ -159,19 +169,28 @@ class _Scores:
         ticks = float(abs(cap.high))
         self.most = np.full_like(self.size, ticks)
         self.error = np.maximum(self.error, ticks * (error + TANH_ERROR) * UP)
-        self.slope_error = np.maximum(self.slope_error, 2.1 * error + TANH_ERROR)
+        around = np.where(error <= 2.0**-6, 2.1 * error + TANH_ERROR, np.nan)
+        self.slope_error = np.maximum(self.slope_error, around)
 
     def _add_terms(self, keys: slice, score: Pair) -> None:
-        """Bias and ALiBi. Terms beyond FAR are cut there: a key that far below the largest score
-        of its row counts as 0 either way, and a row whose largest score is that far is unknown."""
+        """Bias and ALiBi, cut at FAR: what that changes is out of reach or unknown either way.
+
+        A term beyond FAR that is added to less than FAR / 2 takes its key beyond FAR / 2, cut or
+        not: below what counts, or above what is known. Where it is added to more, 2^-95 of that is
+        an error too large for anything to be known of the row.
+        """
         problem = self.tile.group.problem
         bias = self.tile.bias(keys)
         if bias is not None:
             add_to(score, _in_ticks(bias), work=self.work)
         if problem.alibi is not None:
             slope = problem.alibi[self.tile.group.index].astype(np.float64)[:, None, None]
-            slope = np.clip(-slope, -FAR, FAR)
-            add_to(score, times(_in_ticks(slope), self.tile.distance(keys)), work=self.work)
+            distance = self.tile.distance(keys)
+            added = times(_in_ticks(-slope), distance)
+            add_to(score, added, work=self.work)
+            if bias is not None:
+                largest = np.abs(added.high).max(-1, keepdims=True)
+                self.second = np.maximum(self.second, largest * UP)
 
 
 def _in_ticks(natural: Float64Array) -> Pair:
