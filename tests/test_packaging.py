@@ -14,12 +14,13 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 def test_every_folder_of_code_is_packaged_and_linked():
     listed = set(PROJECT["tool"]["setuptools"]["packages"])
-    folders = {p.parent.name for p in ROOT.glob("*/__init__.py")} - {"attnspec", "tests"}
-    assert listed == {"attnspec", *(f"attnspec.{name}" for name in folders)}
-    assert set(PROJECT["tool"]["setuptools"]["package-dir"].values()) == folders
-    for name in folders:  # the links serve editors and type checkers
-        assert (ROOT / "attnspec" / name).resolve() == ROOT / name
-        assert not [p for p in (ROOT / name).iterdir() if p.is_dir() and p.name != "__pycache__"]
+    code = [p.parent.relative_to(ROOT) for p in ROOT.glob("[!.]*/**/__init__.py")]
+    code = [folder for folder in code if folder.parts[0] not in ("attnspec", "tests", "build")]
+    names = {"attnspec." + ".".join(folder.parts) for folder in code}
+    assert listed == {"attnspec", *names}
+    assert set(PROJECT["tool"]["setuptools"]["package-dir"].values()) == set(map(str, code))
+    for folder in {folder.parts[0] for folder in code}:  # links serve editors and type checkers
+        assert (ROOT / "attnspec" / folder).resolve() == ROOT / folder
 
 
 def test_the_version_is_said_once():
