@@ -100,10 +100,11 @@ class Gradients:
         self.scale, exponent = math.frexp(problem.scale)
         self.scale_exponent = exponent
         self._scale_cotangents(dlse[..., None])
-        # Of W and of what is divided by l, relative to themselves; the soft-cap's slope among it.
-        self.relative = (
-            result.softmax.error + result.relative + 1.01 * result.softmax.slope_error + 2.0**-95
-        )
+        # Of p / l and of W / l, relative to themselves. Of the errors θ of p, ρ of l and s of the
+        # slope, θ and ρ are below 2^-9 and s below 2^-4, so their products are below a hundredth of
+        # their sum; 2^-95 is for the operations on pairs.
+        self.p_relative = 1.01 * (result.softmax.error + result.relative) + 2.0**-95
+        self.relative = self.p_relative + 1.01 * result.softmax.slope_error
         total, query = result.total, tile.query
         self._values = _Rows.of(self.dout, 0.5, total) if "dv" in want else None
         self._keys = _Rows.of(query, self.scale, total) if "dk" in want else None
@@ -227,8 +228,7 @@ class Gradients:
     def _to_values(self, keys: slice, p: Pair, rows: _Rows) -> Iterator[Part]:
         """dv: pᵀ (dout / l), where p errs by a part of itself."""
         with self.work.arrays(p.high.shape, 1) as (error,):
-            around = self.result.softmax.error + self.result.relative + 2.0**-95
-            np.multiply(p.high, around, out=error)
+            np.multiply(p.high, self.p_relative, out=error)
             yield from self._of_keys("dv", keys, p, p.high, error, rows)
 
     def _queries(self, sums: Sums) -> Part:

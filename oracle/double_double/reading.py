@@ -109,9 +109,10 @@ class Operand:
                 with work.arrays(shape, 4) as (whole, *into):
                     yield part, wide(self._read(part, whole), into=into)
                 continue
-            if start not in self._kept or self._kept[start].whole.shape != shape:
-                self._kept[start] = wide(self._read(part, np.empty(shape)))
-            yield part, self._kept[start]
+            kept = self._kept.get(start)  # which another thread's tile may replace by a longer one
+            if kept is None or kept.whole.shape != shape:
+                kept = self._kept[start] = wide(self._read(part, np.empty(shape)))
+            yield part, kept
 
     def _read(self, keys: slice, out: Float64Array) -> Float64Array:
         """These keys, scaled: (H, m, n), with the column of ones."""
@@ -129,7 +130,7 @@ class Operand:
             yield self._array[batch, kv, keys]
 
     def _largest(self) -> Float64Array:
-        """The largest magnitude of each column: (H, n)."""
+        """The largest finite magnitude of each column: (H, n)."""
         largest = np.zeros((self.shape[0], self._width))
         step = max(1, 2**18 // self._width)
         for start in range(0, self.shape[1], step):
@@ -138,7 +139,11 @@ class Operand:
                 used = part if self._unused is None else part[~self._unused[h, keys]]
                 if len(used):
                     ends = used.max(0).astype(np.float64), -used.min(0).astype(np.float64)
-                    np.maximum(largest[h], np.maximum(*ends), out=largest[h])
+                    most = np.maximum(*ends)
+                    if not np.isfinite(most).all():
+                        sizes = np.abs(used.astype(np.float64))
+                        most = np.where(np.isfinite(sizes), sizes, 0.0).max(0)
+                    np.maximum(largest[h], most, out=largest[h])
         return largest
 
 
@@ -224,8 +229,11 @@ class Tile:
         return np.where(np.isneginf(bias), 0.0, bias)  # hidden
 
     def distance(self, keys: slice) -> Float64Array:
-        """|i + offset - j|: (H, R, m)."""
+        """|i + offset - j|: (H, R, m); NaN beyond 2^53, where float64 does not hold it."""
         problem = self.group.problem
         diagonal = np.stack([problem.diagonals(b)[self.rows] for b in self.group.batch.tolist()])
         key = np.arange(keys.start, keys.stop, dtype=np.int64)
-        return np.abs(diagonal[..., None] - key).astype(np.float64)
+        distance = np.abs(diagonal[..., None] - key)
+        if distance.max(initial=0) > 2**53:
+            return np.where(distance > 2**53, np.nan, distance.astype(np.float64))
+        return distance.astype(np.float64)
