@@ -6,10 +6,10 @@ from typing import Any
 
 import sympy as sp
 
-from attnspec.spec import exact
-from attnspec.spec.statement import Check, Proof, Statement, require
-from attnspec.spec.sums import identity
-from attnspec.spec.symbols import (
+from attnspec.spec.evidence import exact
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+from attnspec.spec.evidence.symbols import (
     A,
     G,
     K,

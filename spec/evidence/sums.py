@@ -19,7 +19,7 @@ from typing import Any
 
 import sympy as sp
 
-from attnspec.spec.statement import Step
+from attnspec.spec.evidence.statement import Step
 
 __all__ = ["equal", "identity"]
 

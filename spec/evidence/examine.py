@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from attnspec.spec.statement import Check, Proof, Refuted, Statement
+from attnspec.spec.evidence.statement import Check, Proof, Refuted, Statement
 
 __all__ = ["Finding", "check", "prove"]
 

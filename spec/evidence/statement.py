@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from attnspec.spec.figure import Figure
+from attnspec.spec.evidence.figure import Figure
 
 __all__ = [
     "CHAPTERS",
