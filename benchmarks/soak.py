@@ -5,8 +5,9 @@
 Draws problems (`soak_problems.py`), asks every engine, and requires of each pair that their
 enclosures have a number in common, element by element (`soak_checks.py`); small problems are asked
 of the definition too, at 240 bits and more. Rows asked about alone must agree with the same rows
-of the whole problem. A miss means that a bound is wrong: it is printed with the line that draws
-the problem again, and the exit status is 1.
+of the whole problem; every other batch walks the engines' loops in small tiles (`soak_tiles.py`).
+A miss means that a bound is wrong: it is printed with the line that draws the problem again, and
+the exit status is 1.
 
 error/bound is the largest distance of an engine's centre from the most accurate one, less the
 latter's bound, over the engine's own bound: above 1 would be a miss.
@@ -22,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from contextlib import nullcontext
 from itertools import count
 from typing import Any
 
@@ -31,11 +33,13 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from soak_checks import ENGINES, Tally, examine
 from soak_problems import Drawn, drawn
+from soak_tiles import small_tiles
 
 from attnspec.oracle.problem import OUTPUTS
 
 BATCH = 40
-"""Problems that hypothesis draws from one seed, as one piece of work."""
+"""Problems that hypothesis draws from one seed, as one piece of work. Every other batch is asked
+with small tiles (`soak_tiles.py`)."""
 SHOWN = 4
 """Problems with a miss that are printed, and misses of each."""
 
@@ -55,7 +59,9 @@ def problems(root: int, batch: int, use: Callable[[int, Drawn], None]) -> None:
     @given(drawn())
     def one(case: Drawn) -> None:
         if (number := next(numbers, None)) is not None:
-            use(number, case)
+            long = case.recipe["size"] in ("long", "very long")
+            with nullcontext() if long or batch % 2 == 0 else small_tiles():
+                use(number, case)
 
     one()
 

@@ -29,7 +29,7 @@ def soak(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setattr(soak_problems, "sizes", st.sampled_from(["tiny"]))
     monkeypatch.setattr(soak, "BATCH", 20)
     yield soak
-    for name in ("soak", "soak_checks", "soak_problems"):
+    for name in ("soak", "soak_checks", "soak_problems", "soak_tiles"):
         sys.modules.pop(name, None)
 
 
@@ -116,6 +116,40 @@ def test_an_engine_that_raises_is_a_miss(soak: Any, monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setitem(soak.ENGINES, "balls", broken)
     assert soak.soak(12345, 0, FOREVER).misses[0]["raised"] == "ValueError: no such thing"
+
+
+# -- small tiles -------------------------------------------------------------------------------
+
+
+def test_small_tiles_show_what_happens_from_tile_to_tile(
+    soak: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of several tiles is left out: even batches have one, odd ones several."""
+    tiles = balls._tiles
+    monkeypatch.setattr(balls, "_tiles", lambda problem: list(tiles(problem))[:1])
+    assert not soak.soak(12345, 0, FOREVER).misses
+    assert soak.soak(12345, 1, FOREVER).misses
+
+
+def test_small_tiles_are_small_in_every_engine_and_for_a_while_only(soak: Any) -> None:
+    from soak_tiles import SMALL, small_tiles
+
+    def sizes() -> list[int]:
+        modules = [(sys.modules[name], names) for name, names in SMALL.items()]
+        return [getattr(m, n) for m, names in modules for n in names if hasattr(m, n)]
+
+    usual = sizes()
+    with small_tiles():
+        assert all(small < size for small, size in zip(sizes(), usual, strict=True))
+    assert sizes() == usual
+
+
+def test_a_constant_that_is_no_more_is_an_error(soak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    import soak_tiles
+
+    monkeypatch.setitem(soak_tiles.SMALL, balls.__name__, {"SHEET": 3})
+    with pytest.raises(LookupError, match="SHEET"), soak_tiles.small_tiles():
+        pass
 
 
 # -- distances ---------------------------------------------------------------------------------
