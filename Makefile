@@ -33,7 +33,7 @@ lint: .venv/dev ## ruff and mypy
 soak: .venv/base ## attack the oracle for MINUTES (default: 3)
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python benchmarks/soak.py --minutes $(MINUTES)
 
-bench: .venv/bench ## measure the oracle: benchmarks/results/ (about 12 minutes of a quiet machine)
+bench: .venv/bench ## measure the oracle: benchmarks/results/ (a quarter of an hour; wants a quiet machine)
 	@mkdir -p $(RESULTS)
 	$(BIN)/python benchmarks/oracle.py --json $(RESULTS)/oracle.json --table $(RESULTS)/oracle.txt --plots $(RESULTS)
 

@@ -31,9 +31,9 @@ def limit_threads(threads: int | None) -> None:
 
 
 def limit_memory() -> None:
-    """Let an engine that asks for more than the machine has fail by itself, and nothing else."""
+    """Let an engine that asks for more than the machine has left fail by itself, alone."""
     _, most = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (int(MEMORY_SHARE * _memory()), most))
+    resource.setrlimit(resource.RLIMIT_AS, (int(MEMORY_SHARE * _available()), most))
 
 
 def description() -> dict[str, Any]:
@@ -76,6 +76,14 @@ def _processor() -> str:
 
 def _memory() -> int:
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
+def _available() -> int:
+    """Bytes that can be had without swapping; all there are, where nothing says."""
+    info = Path("/proc/meminfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    found = [int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable")]
+    return found[0] if found else _memory()
 
 
 def _cores() -> int:

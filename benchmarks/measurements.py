@@ -57,16 +57,21 @@ class Measurements:
         timings, answers, raised = take_turns(calls, seconds=seconds, keep=_read)
         for name, reason in raised.items():
             self.skipped.append(_record(name, case, reason=reason))
-        errors = _errors(case, problem, answers)
+        try:
+            errors = _errors(case, problem, answers)
+        except MemoryError as error:
+            errors = {name: {} for name in answers}
+            self.skipped.append(_record("accuracy", case, reason=f"MemoryError: {error}"))
         for name, timing in timings.items():
             figures = {"wall_s": timing.wall, "cpu_s": timing.cpu, "samples": timing.samples}
             self.times.append(_record(name, case, **figures, accuracy=errors[name]))
         self._compare(case)
 
     def weigh(self, cases: Sequence[Case]) -> None:
-        """Peak memory of each engine, on the largest of the cases that it was timed on."""
+        """Peak memory of each engine, on the largest case that took a quarter of the limit."""
         for name in self.engines:
-            timed = [case for case in cases if self.of(name, case, measured=True)]
+            records = [(case, self.of(name, case, measured=True)) for case in cases]
+            timed = [case for case, r in records if r and r["wall_s"] <= self.limit / 4]
             if timed:
                 case = max(timed, key=lambda c: c.keys)
                 self.memory.append(_record(name, case, **peak(name, case, self.threads)))

@@ -13,7 +13,8 @@ number of scores makes of the largest n that was. For each way in which inputs d
 first (the largest head, the first dtype, dense) the limit is halved, and for engines a hundred
 times slower than torch, 1/32.
 
-Needs `pip install -e '.[bench]'`. About 12 minutes on two cores; --quick about 40 seconds.
+Needs `pip install -e '.[bench]'`. About a quarter of an hour on two quiet cores; --quick less than
+a minute.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ FULL = {
     "head_sizes": [64, 128],
     "contexts": [2**14, 2**16, 2**18, 2**20],
     "limit": 20.0,
-    "sample": 2.0,
+    "sample": 1.5,
 }
 QUICK = {
     "sizes": [32, 64, 128, 256],

@@ -61,9 +61,9 @@ def take_turns(
             raised[name] = f"{type(error).__name__}: {error}".splitlines()[0]
             continue
         timings[name] = Timing(np.inf, np.inf)
-        if wall >= COLD_SECONDS:
-            timings[name].take(wall, cpu)
         loops = max(1, int(SAMPLE_SECONDS / wall))
+        if loops == 1:
+            timings[name].take(wall, cpu)
         least = int(np.clip(LEAST_SECONDS / (wall * loops), 1, LEAST_ROUNDS))
         wanted = int(np.clip(seconds / (wall * loops), least, ROUNDS))
         plans[name] = (loops, wanted - timings[name].samples)

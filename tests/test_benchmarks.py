@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 import subprocess
 import sys
 from dataclasses import asdict, replace
@@ -221,6 +222,33 @@ def test_what_takes_too_long_is_noted_and_extrapolated_in_proportion_to_the_scor
     assert extrapolated["extrapolated_from"] == 32
     assert [(r["keys"], r["causal"]) for r in found.skipped] == [(128, False), (128, True)]
     assert all("more than 0 s" in r["reason"] for r in found.skipped)
+
+
+def test_memory_that_accuracy_lacks_is_noted_and_stops_nothing(monkeypatch: pytest.MonkeyPatch):
+    def fails(*_: object) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr(records, "_errors", fails)
+    found = records.Measurements(["numpy float64"], limit=20.0, seconds=0.01)
+    found.time(Case(keys=32, size=8))
+    assert found.times[0]["accuracy"] == {}
+    assert [(r["engine"], r["reason"]) for r in found.skipped] == [
+        ("accuracy", "MemoryError: no room")
+    ]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="other systems need not heed the limit")
+def test_what_asks_for_more_memory_than_there_is_fails_alone():
+    code = (
+        "import numpy as np, machine; machine._available = lambda: 2**32; machine.limit_memory();"
+        "np.empty(2**28)\n"
+        "try: np.empty(2**29)\n"
+        "except MemoryError: print('refused')"
+    )
+    command = [sys.executable, "-c", code]
+    one = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # each thread reserves memory
+    done = subprocess.run(command, capture_output=True, text=True, cwd=BENCHMARKS, env=one)
+    assert done.stdout == "refused\n", done.stderr
 
 
 def test_a_tiny_run_end_to_end(tmp_path: Path):
