@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from attnspec.oracle import assumptions
+from attnspec.oracle.double_double import assumptions
 from attnspec.oracle.double_double.forward import Bounded, Forward, forward, log_sum_exp
 from attnspec.oracle.double_double.gradients import Gradients, Part
 from attnspec.oracle.double_double.pairs import Pair

@@ -8,7 +8,7 @@ from contextlib import ExitStack
 
 import numpy as np
 
-from attnspec.oracle import assumptions
+from attnspec.oracle.double_double import assumptions
 from attnspec.oracle.double_double.engine import add_part, room, tile_forward
 from attnspec.oracle.double_double.gradients import Gradients
 from attnspec.oracle.double_double.reading import LONGEST, Tile, groups
