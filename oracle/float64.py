@@ -48,6 +48,7 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     totals = {name: Total(_total_shape(problem, name)) for name in want}
     rows = max(1, min(ROWS, TILE // max(1, problem.key_count)))
 
+    alone = problem.query_count <= rows and problem.query_heads == problem.kv_heads
     caller = threading.get_ident()
 
     def answer(tile: _Tile) -> list[tuple[Heads, Found]]:
@@ -62,7 +63,8 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
             for heads, found in parts:
                 for name, ball in found:
                     total, place = totals[name], _place(problem, heads, name)
-                    (total.put if name in OWN else total.add)(place, ball)
+                    own = name in OWN or (alone and len(parts) == 1 and name in ("dk", "dv"))
+                    (total.put if own else total.add)(place, ball)
         enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
     return Reference("float64", enclosures)
 

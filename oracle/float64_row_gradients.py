@@ -30,6 +30,7 @@ from attnspec.oracle.float64_gradients import row_shift, sink_gradient
 from attnspec.oracle.float64_rows import LEAST, RowForward, sizes
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.heads import Heads, transposed
+from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.running_error import FLOOR, SLACK, TINY, Ball, U, exact_zero, gamma, scaled
 
 __all__ = ["gradients", "serves"]
@@ -92,11 +93,11 @@ def gradients(
         yield "dsinks", _dsinks(f, rows)
     if not {"dq", "dk", "dv"} & set(want):
         return
-    columns = {
-        name: _Columns(heads, f, matrix)
-        for name, matrix in (("dk", f.query), ("dv", rows.dout))
-        if name in want
-    }
+    columns = {}
+    if "dk" in want:
+        columns["dk"] = _Columns(heads, f, f.query, rows.lost, heads.scale)
+    if "dv" in want:
+        columns["dv"] = _Columns(heads, f, rows.dout, LEAST / f.least, 1.0)
     dq = _QueryGradient(heads, f, rows, key)
     room = np.empty((*f.query.shape[:2], min(BLOCK, heads.visible.shape[-1])))
     t = gamma(f.query.shape[-2] + 2)
@@ -114,10 +115,7 @@ def gradients(
             dq.add(at, number, part, ds)
     if "dq" in want:
         yield "dq", dq.ball()
-    if "dk" in want:
-        yield "dk", scaled(columns["dk"].ball(rows.lost), heads.scale)
-    if "dv" in want:
-        yield "dv", columns["dv"].ball(LEAST / f.least)
+    yield from ((name, Ball(x.value, x.radius)) for name, x in columns.items())
 
 
 def _score_gradient(
@@ -132,38 +130,35 @@ def _score_gradient(
 
 
 class _Columns:
-    """dk or dv: Xᵀ Y over the rows of a tile, X being dS or e and Y the query or dout / l.
+    """dk or dv: scale · Xᵀ Y over the rows of a tile, X being dS or e and Y the query or dout / l.
 
     With |X^ - X| <= (e / l^) a_i + lost and |X^| <= (e / l^) b_i + lost, a sum over R rows errs by
         sum_i (e_ij / l^_i) (a_i + gamma_R b_i) |y_ic| + R lost max|y_c| + R 2^-1075,
     and what has underflowed in dout / l, or in computing this, is at most e 2^-1074 a row.
     """
 
-    def __init__(self, heads: Heads, f: RowForward, matrix: Float64Array) -> None:
-        self.heads, self.f, self.matrix = heads, f, matrix
+    def __init__(
+        self, heads: Heads, f: RowForward, matrix: Float64Array, lost: Float64Array, scale: float
+    ) -> None:
+        self.heads, self.f, self.matrix, self.scale = heads, f, matrix, scale
         self.shares = even_shares(matrix)
         shape = (len(matrix), heads.visible.shape[-1], matrix.shape[-1])
         self.value, self.radius = np.empty(shape), np.empty(shape)
+        largest = np.abs(matrix).max(axis=-2, keepdims=True, initial=0.0)
+        most = 1 + f.total.max(axis=-2, keepdims=True, initial=0.0)
+        lost = lost.max(axis=-2, keepdims=True, initial=0.0)
+        self.lost = matrix.shape[-2] * (lost * largest + 4 * TINY * most * (1 + largest))
 
     def put(self, part: slice, x: Float64Array, y: Float64Array, factor: Float64Array) -> None:
-        """The block of these keys. `factor`: a_i + gamma_R b_i."""
-        e = self.f.exponentials[..., part]
-        self.value[:, part] = transposed(x) @ y
-        factor = factor / self.f.total
-        self.radius[:, part] = weighted_columns(e, factor, self.matrix, self.shares)
-
-    def ball(self, lost: Float64Array) -> Ball:
-        """The sum, exactly 0 for keys that no row sees."""
-        count = self.matrix.shape[-2]
-        largest = np.abs(self.matrix).max(axis=-2, keepdims=True, initial=0.0)
-        scale = 1 + self.f.total.max(axis=-2, keepdims=True, initial=0.0)
-        lost = lost.max(axis=-2, keepdims=True, initial=0.0)
-        self.radius += count * (lost * largest + 4 * TINY * scale * (1 + largest))
-        self.radius *= SLACK
-        unused = ~self.heads.visible.any(axis=-2)
-        if unused.any():
-            self.value[unused] = self.radius[unused] = 0.0
-        return Ball(self.value, self.radius)
+        """The block of these keys, exactly 0 for those that no row sees. `factor`: a + gamma b."""
+        e, visible = self.f.exponentials[..., part], self.heads.visible[..., part]
+        around = weighted_columns(e, factor / self.f.total, self.matrix, self.shares)
+        around += self.lost
+        ball = scaled(Ball(transposed(x) @ y, around * SLACK), self.scale)
+        used: BoolArray = np.asarray(visible.any(axis=-2))
+        self.value[:, part], self.radius[:, part] = (
+            ball if used.all() else exact_zero(ball, unless=used)
+        )
 
 
 class _QueryGradient:

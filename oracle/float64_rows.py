@@ -22,8 +22,11 @@ from attnspec.oracle.running_error import SLACK, TINY, Ball, U, gamma
 
 __all__ = ["LEAST", "RowForward", "forward", "sizes"]
 
-LIMIT = 500.0
-"""What no exponent exceeds, and no row sum of e^score is the inverse exponential of."""
+LIMIT = 100.0
+"""What no exponent exceeds, and no row sum of e^score is below the inverse exponential of."""
+CALM = 24.0
+"""The same where gradients are wanted. Scores in the tens let one key win a row; the bounds here do
+not know that its errors cancel, most of all in dS."""
 VANISHED = 746.0
 """e^x and the computed exp(x) of an x <= 1 - VANISHED are below 2^-1021 (assumption 2)."""
 LEAST = 2.0**-1019
@@ -73,7 +76,8 @@ def forward(heads: Heads, key: Blocks, value: Blocks, *, keep: bool) -> RowForwa
     rows: BoolArray = np.asarray(visible.any(axis=-1, keepdims=True))
     query = np.where(rows, heads.query, 0.0)  # a row that sees no key may hold anything
     scaled = query * heads.scale
-    errors = _exponent_errors(heads, sizes(norm(scaled), key, heads))
+    limit = CALM if keep else LIMIT
+    errors = _exponent_errors(heads, sizes(norm(scaled), key, heads), limit)
     if errors is None:
         return None
     relative = (1 + errors) * errors + ELEMENTARY_ERROR  # float64_softmax._exp_error, any x, g <= 1
@@ -96,7 +100,7 @@ def forward(heads: Heads, key: Blocks, value: Blocks, *, keep: bool) -> RowForwa
     lost += (keys + 1) * (LEAST * largest) + (keys + len(everything) + 2) * TINY
     sink = None if heads.sink is None else np.exp(heads.sink)
     total, spread, least = _row_sums(mass, relative, sink, rows, t, keys)
-    if not np.all(spread <= SHARP * least) or not np.all(least > np.exp(-LIMIT)):
+    if not np.all(spread <= SHARP * least) or not np.all(least > np.exp(-limit)):
         return None
     out, lse = _outputs(product, lost, total, spread, least, rows if sink is None else None)
     if not np.all(np.isfinite(out.radius)):
@@ -120,17 +124,17 @@ def sizes(rows: Float64Array, columns: Blocks, heads: Heads) -> Float64Array:
     return np.zeros(shape) if each is None else rows[..., None] * each
 
 
-def _exponent_errors(heads: Heads, most: Float64Array) -> Float64Array | None:
+def _exponent_errors(heads: Heads, most: Float64Array, limit: float) -> Float64Array | None:
     """g with |x - x^| <= g for every exponent above -VANISHED, by block; None where an exponent
-    may exceed LIMIT, or an error 1/2. `most` is what scale |q| |k| is at most.
+    may exceed the limit, or an error 1/2. `most` is what scale |q| |k| is at most.
 
     The query is scaled first, q' = fl(scale q). A product then errs by at most
         |scale q - q'| |k| + gamma_D |q'| |k| + D 2^-1075 (1 + gamma_D)
     <= gamma_(D+2) |q'| |k| + 2^-1075 (sum |k| + 2 D). The norms are at least 2^-500: where their
-    product is at most LIMIT, neither exceeds 2^510, and MEAGRE is far above the last term.
+    product is at most the limit, neither exceeds 2^510, and MEAGRE is far above the last term.
     Soft-cap: z = s / c errs by rad s / c + u |z|, tanh' <= 1 passes that on, tanh errs by E of
     itself, and the product rounds once: rad s + u |s| + (E + u) c |tanh|, c |tanh| <= min(|s|, c).
-    Bias and ALiBi: let P <= LIMIT bound the sum of the positive parts. Where x >= -VANISHED, the
+    Bias and ALiBi: let P <= limit bound the sum of the positive parts. Where x >= -VANISHED, the
     negative ones sum to P + VANISHED at most; so the product, either sum and their parts are no
     larger, and round once each: 3u (P + VANISHED). Where x is lower, they are no larger than
     P + |x|, so that exactly, too, x < 1 - VANISHED.
@@ -148,7 +152,7 @@ def _exponent_errors(heads: Heads, most: Float64Array) -> Float64Array | None:
     if heads.bias is not None or heads.slope is not None:
         g += 3 * U * SLACK * (most + VANISHED)
     sink = -np.inf if heads.sink is None else heads.sink.max()
-    ordinary = np.all(most * SLACK <= LIMIT) and np.all(g <= 0.5) and sink <= LIMIT
+    ordinary = np.all(most * SLACK <= limit) and np.all(g <= 0.5) and sink <= limit
     return g if ordinary and not wide else None
 
 

@@ -130,7 +130,11 @@ class Total:
 
     def put(self, place: Place, ball: Ball) -> None:
         """Set the ball of each head at its place, to which nothing else is added."""
-        self.value[place], self.radius[place] = ball
+        if ball.value.size == self.value.size:  # all of it: no copy
+            self.value = ball.value.reshape(self.value.shape)
+            self.radius = ball.radius.reshape(self.value.shape)
+        else:
+            self.value[place], self.radius[place] = ball
 
     def add(self, place: Place, ball: Ball) -> None:
         """Add the ball of each head at its place."""
@@ -146,10 +150,11 @@ class Total:
     def enclosure(self, shape: tuple[int, ...]) -> Enclosure:
         """The sum, with the bound inf wherever anything has overflowed. -inf of radius 0 is exact:
         the lse of a row that sees nothing."""
-        bound = self.radius * SLACK
+        bound = self.radius
+        bound *= SLACK
         unknown = ~(np.isfinite(self.value) & np.isfinite(bound))
         if unknown.any():
-            exact = np.isneginf(self.value) & (self.radius == 0)
+            exact = np.isneginf(self.value) & (bound == 0)
             bound[unknown] = np.inf
             bound[exact] = 0.0
         return Enclosure.of(self.value.reshape(shape), bound.reshape(shape))
