@@ -2,86 +2,121 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array, Format, format_of
 from attnspec.oracle.forward_rounding import INFLATION, Bound, Forward
 from attnspec.oracle.gradient_errors import GradientErrors
-from attnspec.oracle.gradient_sums import GradientSum, Terms
-from attnspec.oracle.heads import IntArray, transposed
+from attnspec.oracle.gradient_sums import GradientSum, Part, Places, Terms
+from attnspec.oracle.heads import Heads, transposed
 from attnspec.oracle.problem import Problem
 from attnspec.oracle.roundoffs import Roundoffs, flush, output_flush
-from attnspec.oracle.statistics import Statistics
+from attnspec.oracle.statistics import Statistics, problem_scores, tile_rows
+from attnspec.oracle.workers import in_order
 
 __all__ = ["backward"]
 
+CHUNK = 2**14
+"""Keys up to which dk and dv are worked on together. Where there are more, only as they are added:
+they take as much memory as the keys themselves."""
 SHARED = 9.0
 """Sums over rows (dk, dbias) share the rows' errors: where weights are even and q has a mean, they
 are one random number for the whole head, which its mean square does not average. Three standard
 deviations of it are allowed for."""
 
 
+_Judged = tuple[Heads, dict[str, Bound], "dict[str, Share]"]
+
+
 def backward(
-    problem: Problem, stacks: Iterable[Statistics], r: Roundoffs, *, want: Collection[str]
+    problem: Problem,
+    stacks: Iterable[Callable[[], Statistics]],
+    r: Roundoffs,
+    *,
+    want: Collection[str],
 ) -> dict[str, Bound]:
     """(bound, sigma) of each output of `want`, which may be any."""
-    sums = {name: total for name, total in _sums(problem, r).items() if name in want}
+    sums = {name: _sum(problem, name, r) for name in want if name.startswith("d")}
     shapes = {name: problem.shape_of(name) for name in ("out", "lse") if name in want}
     found = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in shapes.items()}
-    for st in stacks:
-        errors = GradientErrors(st, r, Forward(st, r))
-        where = st.heads.batch, st.heads.index
-        for name, (bound, sigma) in found.items():
-            bound[where], sigma[where] = errors.forward.of(name)
-        for name, total in sums.items():
-            places, terms = _share(errors, name, total.shares.shape)
-            total.add(places, terms)
+
+    def judge(find: Callable[[], Statistics]) -> _Judged:
+        with np.errstate(all="ignore"):
+            st = find()
+            errors = GradientErrors(st, r, Forward(st, r))
+            shares = {name: _shares(errors, name, total.shape) for name, total in sums.items()}
+            return st.heads, {name: errors.forward.of(name) for name in found}, shares
+
+    for heads, bounds, shares in in_order(judge, stacks, scores=problem_scores(problem)):
+        where = heads.batch, heads.index, heads.rows
+        for name, one in bounds.items():
+            found[name][0][where], found[name][1][where] = one
+        for name, share in shares.items():
+            for part, terms in share.parts:
+                sums[name].add(share.places, part, terms)
+            if heads.rows.stop == problem.query_count:
+                sums[name].close(share.places)
     for name, total in sums.items():
-        scale = abs(problem.scale) if name in ("dq", "dk") else 1.0
-        bound, sigma = total.result(r, scale=scale, flushed=_flushed(problem, name, r))
+        bound, sigma = total.result()
+        bound *= INFLATION
         shape = problem.shape_of(name)
-        found[name] = (bound * INFLATION).reshape(shape), sigma.reshape(shape)
+        found[name] = bound.reshape(shape), sigma.reshape(shape)
     return found
 
 
-def _share(
-    e: GradientErrors, output: str, shape: tuple[int, ...]
-) -> tuple[tuple[IntArray, ...], Terms]:
-    """Each head's share in a gradient of this shape, and its place."""
+@dataclass(frozen=True)
+class Share:
+    """What a tile of some heads adds to a gradient: at whose place, and to which parts of that."""
+
+    places: Places
+    parts: Iterable[tuple[Part, Terms]]
+
+
+def _shares(e: GradientErrors, output: str, shape: tuple[int, ...]) -> Share:
+    """The share in a gradient of this shape."""
     heads = e.st.heads
     if output == "dq":
-        return (heads.batch, heads.index), _dq(e)
+        return Share((heads.batch, heads.index), [((heads.rows,), _dq(e))])
     if output == "dsinks":
-        return (heads.index,), _dsinks(e)
+        return Share((heads.index,), [((), _dsinks(e))])
     if output == "dbias":
-        return (heads.batch * (shape[0] > 1), heads.index * (shape[1] > 1)), _dbias(e, shape)
-    return (heads.batch, heads.kv_index), _dk(e) if output == "dk" else _dv(e)
+        places = heads.batch * (shape[0] > 1), heads.index * (shape[1] > 1)
+        rows = heads.rows if shape[2] > 1 else slice(None)
+        keys = heads.keys if shape[3] > 1 else slice(None)
+        return Share(places, [((rows, keys), _dbias(e, shape))])
+    columns = (
+        ((_behind(heads.keys, part),), _dk(e, part) if output == "dk" else _dv(e, part))
+        for part in e.st.keys.parts()
+    )
+    few = heads.keys.stop - heads.keys.start <= CHUNK
+    return Share((heads.batch, heads.kv_index), list(columns) if few else columns)
 
 
-def _flushed(problem: Problem, output: str, r: Roundoffs) -> float:
+def _behind(keys: slice, part: slice) -> slice:
+    return slice(keys.start + part.start, keys.start + part.stop)
+
+
+def _sum(problem: Problem, output: str, r: Roundoffs) -> GradientSum:
+    """An empty sum. A share is stored on its own only where several are added."""
     array = {"dbias": problem.bias, "dsinks": problem.sinks}.get(output)
-    return output_flush(r) if array is None else flush(format_of(array.dtype))
-
-
-def _sums(problem: Problem, r: Roundoffs) -> dict[str, GradientSum]:
-    """Empty sums. A share is stored on its own only where several are added."""
-    grouped = r.storage if problem.query_heads > problem.kv_heads else None
-    sums = {"dq": GradientSum(problem.q.shape)}
-    sums["dk"] = GradientSum(problem.k.shape, stored=grouped)
-    sums["dv"] = GradientSum(problem.v.shape, stored=grouped)
-    if problem.bias is not None:
-        shape = (1,) * (4 - problem.bias.ndim) + problem.bias.shape
-        full = (problem.batch, problem.query_heads, problem.query_count, problem.key_count)
-        broadcast = None if shape == full else _coarser(r.storage, format_of(problem.bias.dtype))
-        sums["dbias"] = GradientSum(shape, stored=broadcast)
-    if problem.sinks is not None:
-        several = _coarser(r.storage, format_of(problem.sinks.dtype))
-        sums["dsinks"] = GradientSum(
-            problem.sinks.shape, stored=several if problem.batch > 1 else None
+    if array is None:
+        grouped = problem.query_heads > problem.kv_heads
+        return GradientSum(
+            problem.shape_of(output),
+            r,
+            stored=r.storage if grouped and output != "dq" else None,
+            alone=output == "dq" or tile_rows(problem) >= problem.query_count,
+            scale=abs(problem.scale) if output in ("dq", "dk") else 1.0,
+            flushed=output_flush(r),
         )
-    return sums
+    shape = (1,) * (4 - array.ndim) + array.shape if output == "dbias" else array.shape
+    full = (problem.batch, problem.query_heads, problem.query_count, problem.key_count)
+    several = problem.batch > 1 if output == "dsinks" else shape != full
+    stored = _coarser(r.storage, format_of(array.dtype)) if several else None
+    return GradientSum(shape, r, stored=stored, flushed=flush(format_of(array.dtype)))
 
 
 def _coarser(one: Format, other: Format) -> Format:
@@ -90,32 +125,34 @@ def _coarser(one: Format, other: Format) -> Format:
 
 def _dq(e: GradientErrors) -> Terms:
     """scale · dS k. The errors of D and lse are common to a row, so they add up coherently."""
-    scale, key = abs(e.st.heads.scale), e.st.key
+    scale, keys = abs(e.st.heads.scale), e.st.keys
     ds, most, error, variance = e.capped
-    magnitude, squared = np.abs(key), key**2
-    value = scale * ds @ key
-    mean_key = (e.weights * e.slope) @ key
+    value = scale * keys.product(ds)
+    mean_key = keys.product(e.weights * e.slope)
     shared = scale**2 * e.delta_variance * mean_key**2 + e.row_variance * value**2
     return Terms(
-        error=scale * (error @ magnitude),
-        absolute=scale * (most @ magnitude),
-        variance=scale**2 * (variance @ squared) + shared,
-        squares=scale**2 * (ds**2 @ squared),
+        error=scale * keys.product(error, "magnitude"),
+        absolute=scale * keys.product(most, "magnitude"),
+        variance=scale**2 * keys.product(variance, "square") + shared,
+        squares=scale**2 * keys.product(ds**2, "square"),
         value=value,
         count=np.broadcast_to(e.seen.sum(-1, keepdims=True), value.shape),
     )
 
 
-def _row_shared(e: GradientErrors, ds: Float64Array, slope: Float64Array) -> Float64Array:
-    """Variance of dS from the errors of D and lse, one for each row, times `SHARED`. (Nq, Nk)"""
-    return SHARED * ((e.weights * slope) ** 2 * e.delta_variance + ds**2 * e.row_variance)
+def _row_shared(
+    e: GradientErrors, ds: Float64Array, slope: Float64Array | float, part: slice
+) -> Float64Array:
+    """Variance of dS from the errors of D and lse, one for each row, times `SHARED`. (Nq, ·)"""
+    weights = e.weights[..., part] * slope
+    return SHARED * (weights**2 * e.delta_variance + ds**2 * e.row_variance)
 
 
-def _dk(e: GradientErrors) -> Terms:
-    """scale · dSᵀ q."""
+def _dk(e: GradientErrors, part: slice) -> Terms:
+    """scale · dSᵀ q, of some keys."""
     scale, query = abs(e.st.heads.scale), e.st.query
-    ds, most, error, variance = e.capped
-    variance = variance + _row_shared(e, ds, e.slope)
+    ds, most, error, variance = (each[..., part] for each in e.capped)
+    variance = variance + _row_shared(e, ds, e.slope[..., part], part)
     magnitude, squared = np.abs(query), query**2
     value = scale * transposed(ds) @ query
     return Terms(
@@ -124,25 +161,26 @@ def _dk(e: GradientErrors) -> Terms:
         variance=scale**2 * (transposed(variance) @ squared),
         squares=scale**2 * (transposed(ds**2) @ squared),
         value=value,
-        count=np.broadcast_to(e.seen.sum(-2)[..., None], value.shape),
+        count=np.broadcast_to(e.seen[..., part].sum(-2)[..., None], value.shape),
     )
 
 
-def _dv(e: GradientErrors) -> Terms:
-    """Pᵀ dout."""
+def _dv(e: GradientErrors, part: slice) -> Terms:
+    """Pᵀ dout, of some keys."""
     r, magnitude, squared = e.r, np.abs(e.dout), e.dout**2
+    weights, seen = e.weights[..., part], e.seen[..., part]
     rounded = (r.probability**2 + 2 * r.operand**2) / 3
-    relative = e.weight_variance[..., e.keys] + e.row_variance + rounded
+    relative = e.weight_variance[..., part] + e.row_variance + rounded
     lost = (2 * r.eta) ** 2 + r.probability_eta**2 / 3
-    variance = e.weights**2 * relative + np.where(e.seen, lost, 0.0)
-    value = transposed(e.weights) @ e.dout
+    variance = weights**2 * relative + np.where(seen, lost, 0.0)
+    value = transposed(weights) @ e.dout
     return Terms(
-        error=transposed(e.weight_bound[..., e.keys]) @ magnitude,
-        absolute=transposed(e.weights_most) @ magnitude,
+        error=transposed(e.weight_bound[..., part]) @ magnitude,
+        absolute=transposed(e.weights_most[..., part]) @ magnitude,
         variance=transposed(variance) @ squared,
-        squares=transposed(e.weights**2) @ squared,
+        squares=transposed(weights**2) @ squared,
         value=value,
-        count=np.broadcast_to(e.seen.sum(-2)[..., None], value.shape),
+        count=np.broadcast_to(seen.sum(-2)[..., None], value.shape),
     )
 
 
@@ -152,7 +190,7 @@ def _dbias(e: GradientErrors, shape: tuple[int, ...]) -> Terms:
     return Terms(
         error=e.ds_bound,
         absolute=e.ds_most,
-        variance=e.ds_variance + _row_shared(e, e.ds, np.ones(())),
+        variance=e.ds_variance + _row_shared(e, e.ds, 1.0, e.keys),
         squares=e.ds**2,
         value=e.ds,
         count=e.seen.astype(np.float64),

@@ -50,9 +50,9 @@ def exp_variance(st: Statistics, r: Roundoffs) -> Float64Array:
 
 def out_deviation(st: Statistics, r: Roundoffs, squared: Float64Array) -> Float64Array:
     """Predicted standard deviation of out before its last rounding. (Nq, Dv)"""
-    third, dv = r.unit**2 / 3, st.value.shape[-1]
+    third = r.unit**2 / 3
     total = squared.sum(-1, keepdims=True)
-    second, first, _ = np.split(squared @ st.moments, [dv, 2 * dv], axis=-1)
+    second, first = st.values.product(squared, "square"), st.values.product(squared)
     mean2 = st.mean**2
     centred = np.maximum(second - 2 * st.mean * first + total * mean2, 0)
     rounded = (r.probability**2 + 2 * r.operand**2) / 3
@@ -65,7 +65,7 @@ def out_deviation(st: Statistics, r: Roundoffs, squared: Float64Array) -> Float6
     out = out + output_flush(r) ** 2
     if r.probability and r.storage.name == "float16":
         share = r.probability_eta * (1.0 if r.normalised else 1 / np.maximum(st.row_sum, 1))
-        out = out + share**2 / 3 * (small_weights(st, r, np.zeros(())) @ (st.value**2))
+        out = out + share**2 / 3 * st.values.product(small_weights(st, r, np.zeros(())), "square")
     return np.asarray(np.sqrt(out))
 
 
@@ -103,10 +103,8 @@ def _stagnation(st: Statistics, r: Roundoffs) -> tuple[Float64Array, Float64Arra
     """
     coherent = np.where(st.weights < STAGNATION * r.unit, np.minimum(st.weights, r.unit), 0.0)
     lost = coherent.sum(-1, keepdims=True)
-    some = (lost > r.unit).any(-2, keepdims=True)  # heads
-    if not some.any():
+    if not lost.any():
         return np.zeros_like(st.mean), np.zeros_like(lost)
     # The sums shrink by up to this share; from a half on, first order says nothing.
     left = np.where(lost < 0.5, 1 - lost, np.nan)
-    lost_output, lost_weight = (coherent @ st.value) / left, lost / left
-    return np.where(some, lost_output, 0.0), np.where(some, lost_weight, 0.0)
+    return st.values.product(coherent) / left, lost / left

@@ -17,7 +17,7 @@ with r = sum A a. Products and sums: Higham, Accuracy and Stability, ch. 3.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -32,6 +32,7 @@ from attnspec.oracle.forward_deviation import (
     small_weights,
     weight_variance,
 )
+from attnspec.oracle.heads import Heads
 from attnspec.oracle.problem import BoolArray, Problem
 from attnspec.oracle.roundoffs import Roundoffs, flush, growth, output_flush
 from attnspec.oracle.score_rounding import (
@@ -40,7 +41,8 @@ from attnspec.oracle.score_rounding import (
     score_error,
     score_variance,
 )
-from attnspec.oracle.statistics import U64, Statistics
+from attnspec.oracle.statistics import U64, Statistics, problem_scores
+from attnspec.oracle.workers import in_order
 
 __all__ = ["INFLATION", "Bound", "Forward", "forward", "weight_error"]
 
@@ -139,7 +141,7 @@ class Forward:
 
 def forward(
     problem: Problem,
-    stacks: Iterable[Statistics],
+    stacks: Iterable[Callable[[], Statistics]],
     roundoffs: Roundoffs,
     *,
     want: Collection[str] = ("out", "lse"),
@@ -148,10 +150,16 @@ def forward(
     """(bound, sigma) of out and lse of the whole problem, those of `want`."""
     shapes = {name: problem.shape_of(name) for name in want}
     found = {name: (np.zeros(shape), np.zeros(shape)) for name, shape in shapes.items()}
-    for st in stacks:
-        where, errors = (st.heads.batch, st.heads.index), Forward(st, roundoffs)
+
+    def judge(find: Callable[[], Statistics]) -> tuple[Heads, dict[str, Bound]]:
+        with np.errstate(all="ignore"):
+            errors = Forward(find(), roundoffs)
+            return errors.st.heads, {name: errors.of(name, sigma=sigma) for name in want}
+
+    for heads, bounds in in_order(judge, stacks, scores=problem_scores(problem)):
+        where = heads.batch, heads.index, heads.rows
         for name, (bound, deviation) in found.items():
-            bound[where], deviation[where] = errors.of(name, sigma=sigma)
+            bound[where], deviation[where] = bounds[name]
     return found
 
 
@@ -195,9 +203,10 @@ def _perturbed(
     (Nq, Dv) each, and the rows in which that follows from first principles, (Nq,). In the others
     the weights may be anything: a weighted mean never leaves the hull of the values it sees.
     """
-    dv = st.value.shape[-1]
     relative = error.sum(-1, keepdims=True)
-    second, first, absolute = np.split(error @ st.moments, [dv, 2 * dv], axis=-1)
+    second, first, absolute = (
+        st.values.product(error, moment) for moment in ("square", "plain", "magnitude")
+    )
     # sum W (v - o)² by its moments; what cancels in float64 is added back.
     raw = second - 2 * st.mean * first + relative * st.mean**2
     guard = growth(st.count + 10, 4 * U64) * (second + relative * st.mean**2)
@@ -211,13 +220,8 @@ def _perturbed(
     usable = st.usable & (relative[..., 0] < 0.5)
     if not usable.all():
         bad = ~usable
-        hull, most = st.value_range
-        moved[bad], deviation[bad], mass[bad], output[bad] = (
-            hull[bad],
-            hull[bad],
-            most[bad],
-            most[bad],
-        )
+        hull, most = st.value_range(bad)
+        moved[bad], deviation[bad], mass[bad], output[bad] = hull, hull, most, most
     return moved, mass, deviation, output, usable
 
 
@@ -233,7 +237,7 @@ def _underflow(
     small = small_weights(st, r, error)
     small[~usable] = st.visible[~usable]
     share = 1.0 if r.normalised else 1 / st.row_sum_low
-    return lost + 2 * r.probability_eta * share * (small @ np.abs(st.value))
+    return lost + 2 * r.probability_eta * share * st.values.product(small, "magnitude")
 
 
 def _sum_overflows(st: Statistics, r: Roundoffs, mass: Float64Array) -> BoolArray:

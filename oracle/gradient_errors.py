@@ -19,7 +19,6 @@ import numpy as np
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.forward_deviation import weight_variance
 from attnspec.oracle.forward_rounding import Forward, weight_error
-from attnspec.oracle.heads import transposed
 from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.roundoffs import Roundoffs, flush, growth
 from attnspec.oracle.statistics import U64, Statistics
@@ -40,7 +39,7 @@ class GradientErrors:
     @cached_property
     def keys(self) -> slice:
         """The real keys among M."""
-        return slice(0, self.st.key.shape[-2])
+        return slice(0, self.st.heads.visible.shape[-1])
 
     @cached_property
     def seen(self) -> BoolArray:
@@ -94,12 +93,12 @@ class GradientErrors:
     @cached_property
     def dp(self) -> Float64Array:
         """dout vᵀ: (Nq, Nk)."""
-        return np.where(self.seen, self.dout @ transposed(self.st.value[..., self.keys, :]), 0.0)
+        return np.where(self.seen, self.st.values.scores(self.dout), 0.0)
 
     @cached_property
     def dp_terms(self) -> Float64Array:
         """|dout| |v|ᵀ: (Nq, Nk)."""
-        terms = np.abs(self.dout) @ transposed(np.abs(self.st.value[..., self.keys, :]))
+        terms = self.st.values.scores(np.abs(self.dout), "magnitude")
         return np.where(self.seen, terms, 0.0)
 
     @cached_property
@@ -110,9 +109,9 @@ class GradientErrors:
     @cached_property
     def dp_error(self) -> Float64Array:
         """A dot product over Dv, its underflow, and its rounding where stored. (Nq, Nk)"""
-        r, size, value = self.r, self.dout.shape[-1], self.st.value[..., self.keys, :]
+        r, size = self.r, self.dout.shape[-1]
         grown = (1 + growth(size + 1, r.unit)) * (1 + growth(2, r.operand)) - 1
-        inputs = np.abs(self.dout).sum(-1)[..., None] + np.abs(value).sum(-1)[..., None, :]
+        inputs = np.abs(self.dout).sum(-1)[..., None] + self.st.values.sums()
         error = grown * self.dp_terms + 2 * r.eta * (size + 1 + inputs)
         stored = np.maximum(r.score * (self.dp_most + error), r.score_eta)
         return np.asarray(error + stored)
@@ -289,9 +288,7 @@ class GradientErrors:
     def ds_variance(self) -> Float64Array:
         """Without what the row shares (lse and D). (Nq, Nk)"""
         r, third, size = self.r, self.r.unit**2 / 3, self.dout.shape[-1]
-        dp = (third * size + 2 * r.operand**2 / 3) * (
-            self.dout**2 @ transposed(self.st.value[..., self.keys, :] ** 2)
-        )
+        dp = (third * size + 2 * r.operand**2 / 3) * (self.st.values.scores(self.dout**2, "square"))
         dp = dp + (third * (size + 1) + r.score**2 / 3) * self.dp**2
         inner = dp + third * (self.delta**2 + self.dlse**2)
         stored = r.probability**2 + (r.score_roundings + 1) * r.score**2 + 2 * r.operand**2

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Literal
 
 import numpy as np
@@ -13,7 +14,7 @@ from attnspec.oracle.formats import FORMATS, Float64Array, Format, format_of
 from attnspec.oracle.forward_rounding import forward
 from attnspec.oracle.problem import OUTPUTS, Problem, ProblemError
 from attnspec.oracle.roundoffs import LAMBDA, Roundoffs, flush, operand_roundoff
-from attnspec.oracle.statistics import Statistics, each_statistics, statistics
+from attnspec.oracle.statistics import Again, Statistics, each_statistics, statistics
 
 __all__ = [
     "APPROXIMATE_EXP",
@@ -144,7 +145,7 @@ def tolerance(
     arithmetic: Arithmetic,
     want: Sequence[str] = ("out",),
     sigma: bool = True,
-    statistics: Sequence[Statistics] | None = None,
+    statistics: Iterable[Statistics] | None = None,
 ) -> dict[str, Tolerance]:
     """The tolerance of each wanted output (a name of `OUTPUTS`) under the declared arithmetic.
 
@@ -156,7 +157,9 @@ def tolerance(
     """
     _check(problem, want)
     roundoffs = arithmetic.resolve(problem.dtype_name)
-    stacks = each_statistics(problem) if statistics is None else iter(statistics)
+    stacks: Iterable[Callable[[], Statistics]] = each_statistics(problem)
+    if statistics is not None and not isinstance(statistics, Again):
+        stacks = (partial(_same, found) for found in statistics)
     with np.errstate(all="ignore"):  # overflow and inf - inf end as inf, below
         if any(name.startswith("d") for name in want):
             found = backward(problem, stacks, roundoffs, want=want)
@@ -170,14 +173,20 @@ def tolerance(
         }
 
 
+def _same(found: Statistics) -> Statistics:
+    return found
+
+
 def _visible(hard: Float64Array, sigma: Float64Array) -> Float64Array:
     """A variance below 2^-1000 vanishes in float64: no smaller sigma than 2^-500 is known."""
-    return _known(np.where(hard > 0, np.maximum(sigma, 2.0**-500), sigma))
+    np.maximum(sigma, 2.0**-500, out=sigma, where=hard > 0)
+    return _known(sigma)
 
 
 def _known(bound: Float64Array) -> Float64Array:
     """NaN says that the analysis overflowed: nothing is known."""
-    return np.where(np.isnan(bound), np.inf, bound)
+    np.copyto(bound, np.inf, where=np.isnan(bound))
+    return bound
 
 
 def _format(problem: Problem, output: str, roundoffs: Roundoffs) -> Format:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.heads import transposed
 from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.roundoffs import Roundoffs, growth
 from attnspec.oracle.statistics import Statistics
@@ -42,7 +41,7 @@ def score_error(st: Statistics, r: Roundoffs) -> Float64Array:
 
 def _underflow(st: Statistics, r: Roundoffs) -> Float64Array:
     """Products, and flushed inputs, below the accumulator's normal range. (Nq, M)"""
-    keys = st.masked(np.abs(st.key).sum(-1)[..., None, :])
+    keys = st.masked(st.keys.sums())
     lost = np.abs(st.query).sum(-1, keepdims=True) + keys + st.query.shape[-1] + 1
     return np.asarray(2 * r.eta * max(1.0, abs(st.heads.scale)) * lost)
 
@@ -114,13 +113,12 @@ def overflowing_rows(st: Statistics, r: Roundoffs, exponent: Float64Array) -> Bo
     factor 2 is for log2 e.
     """
     scale = abs(st.heads.scale)
-    unscaled = st.masked(np.abs(st.query) @ transposed(np.abs(st.key)))
-    partial = np.maximum(unscaled, st.products) * (1 + growth(st.query.shape[-1] + 8, r.unit))
+    partial = np.maximum(st.unscaled, st.products) * (1 + growth(st.query.shape[-1] + 8, r.unit))
     alive = st.visible & (st.below + exponent > VANISHING)
     final = np.where(alive, st.parts + exponent, 0.0)
     worst = 2 * np.maximum(partial, final).max(-1, initial=0)
     holds = min(r.accumulate.largest, r.storage.largest if r.score else np.inf)
     scaled = np.abs(st.query).max(-1, initial=0) * max(1.0, scale)
-    keys = np.abs(st.key).max((-2, -1), initial=0)[..., None] * max(1.0, np.sqrt(scale))
+    keys = st.keys.largest().max(-1) * max(1.0, np.sqrt(scale))
     large = (worst >= holds) | (scaled >= holds) | (keys >= holds) | np.isnan(worst)
     return np.asarray(st.visible.any(-1) & large)

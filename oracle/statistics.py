@@ -10,24 +10,31 @@ A sink is one more key, with its logit as score, value 0, and no product.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.heads import Heads, stacked, transposed
+from attnspec.oracle.heads import Heads, Operands, stacked
+from attnspec.oracle.moments import Moments, Source
 from attnspec.oracle.problem import BoolArray, Problem
 from attnspec.oracle.roundoffs import growth
 
-__all__ = ["EXP64", "U64", "Statistics", "each_statistics", "statistics"]
+__all__ = ["EXP64", "U64", "Again", "Statistics", "each_statistics"]
+__all__ += ["problem_scores", "statistics", "tile_rows"]
 
 U64 = 2.0**-53
 EXP64 = 2.0**-46
 """Assumed of NumPy's float64 exp and tanh: within 64 ulp, as in the float64 engine."""
+TILE = 2**17
+"""Scores of a tile of rows."""
+FEW_ROWS = 4
+KEPT_SCORES = 2**20
+"""Scores whose statistics are kept, in about 200 MB."""
 TINY = 1e-300
 """Added to every visible weight's upper bound: float64 exp flushes below e^-745."""
 
@@ -36,9 +43,10 @@ TINY = 1e-300
 class Statistics:
     """A stack of H heads, with M = Nk keys, and one more where there is a sink.
 
+    keys, values: of these heads, by their moments.
     visible, score (s, after scale, before soft-cap), parts (|capped s| + |bias| + |alibi|),
     total (t, the softmax's argument), below (x = t - max t), products (|scale| |q| |k|ᵀ),
-    score_error, slope (1 - tanh²), weights, upper: (H, Nq, M), 0 where hidden. value: (H, M, Dv).
+    score_error, slope (1 - tanh²), weights, upper: (H, Nq, M), 0 where hidden.
     row_max, row_sum (of e^x), count: (H, Nq, 1). mean (the output): (H, Nq, Dv). lse: (H, Nq).
     usable: rows whose float64 statistics mean anything, (H, Nq).
 
@@ -47,8 +55,8 @@ class Statistics:
 
     heads: Heads
     query: Float64Array
-    key: Float64Array
-    value: Float64Array
+    keys: Moments
+    values: Moments
     visible: BoolArray
     score: Float64Array
     parts: Float64Array
@@ -76,18 +84,19 @@ class Statistics:
     @cached_property
     def largest_value(self) -> Float64Array:
         """max |v| of each channel: (1, Dv)."""
-        return np.asarray(np.abs(self.value).max(-2, keepdims=True, initial=0))
+        return self.values.largest()
 
     @cached_property
-    def moments(self) -> Float64Array:
-        """[V², V, |V|] side by side, so that one matrix product serves the three."""
-        v = self.value
-        return np.concatenate([v * v, v, np.abs(v)], axis=-1)
+    def unscaled(self) -> Float64Array:
+        """|q| |k|ᵀ: (Nq, M)."""
+        if abs(self.heads.scale) == 1:
+            return self.products
+        return self.masked(self.keys.scores(np.abs(self.query), "magnitude"))
 
     @cached_property
     def absolute_mean(self) -> Float64Array:
         """sum_j A_ij |v_j|, from above: (Nq, Dv)."""
-        return self.upper @ np.abs(self.value)
+        return self.values.product(self.upper, "magnitude")
 
     @cached_property
     def mean_error(self) -> Float64Array:
@@ -97,7 +106,8 @@ class Statistics:
         (1 - r), r = sum A a; `upper` - A is at least A a. Twice that covers 1/(1 - r), r < 1/2.
         """
         excess = self.upper - self.weights
-        lost = excess @ np.abs(self.value) + excess.sum(-1, keepdims=True) * np.abs(self.mean)
+        lost = self.values.product(excess, "magnitude")
+        lost = lost + excess.sum(-1, keepdims=True) * np.abs(self.mean)
         lost = lost + growth(self.count + 4, U64) * self.absolute_mean
         return np.asarray(2 * lost)
 
@@ -109,7 +119,7 @@ class Statistics:
     @cached_property
     def variance(self) -> Float64Array:
         """sum_j A_ij (v_j - o_i)², from above: (Nq, Dv)."""
-        second = self.upper @ (self.value * self.value)
+        second = self.values.product(self.upper, "square")
         lost = growth(self.count + 8, 4 * U64) * second
         lost = lost + 2 * self.mean_error * self.absolute_output
         return np.maximum(second - self.mean**2, 0) + lost
@@ -118,48 +128,73 @@ class Statistics:
     def squared_products(self) -> Float64Array:
         """scale² (q²)(k²)ᵀ: the sum of squares of the products in each score."""
         h = self.heads
-        return self.masked(h.scale**2 * ((self.query**2) @ transposed(self.key**2)))
+        return self.masked(h.scale**2 * self.keys.scores(self.query**2, "square"))
 
     @cached_property
     def squared_weights_moment(self) -> Float64Array:
         """sum_j A_ij² v_j²: (Nq, Dv)."""
-        return (self.weights**2) @ (self.value**2)
+        return self.values.product(self.weights**2, "square")
 
-    @cached_property
-    def value_range(self) -> tuple[Float64Array, Float64Array]:
-        """Per row, over the keys it sees: max v - min v, and max |v|. (Nq, Dv) each."""
-        if self.visible.all():
-            low = self.value.min(-2, keepdims=True)
-            high = self.value.max(-2, keepdims=True)
-            shape = self.mean.shape
-            most = np.maximum(-low, high)
-            return np.broadcast_to(high - low, shape), np.broadcast_to(most, shape)
-        spread, most = np.zeros_like(self.mean), np.zeros_like(self.mean)
-        for head, row in np.argwhere(self.visible.any(-1)):
-            seen = self.value[head, self.visible[head, row]]
-            spread[head, row] = seen.max(0) - seen.min(0)
-            most[head, row] = np.abs(seen).max(0)
-        return spread, most
+    def value_range(self, rows: BoolArray) -> tuple[Float64Array, Float64Array]:
+        """Of these rows (H, Nq), over the keys each sees: max v - min v, and max |v|. (n, Dv)"""
+        head, row = np.nonzero(rows)
+        low, high = np.zeros((2, len(head), self.mean.shape[-1]))
+        sees = self.heads.visible
+        if sees.size and sees.all():
+            least, most = self.values.extremes()
+            low, high = least[head], most[head]
+        else:
+            for at, (one, which) in enumerate(zip(head, row, strict=True)):
+                seen = self.values.of(int(one), sees[one, which])
+                low[at], high[at] = seen.min(0, initial=np.inf), seen.max(0, initial=-np.inf)
+            low, high = np.where(low > high, 0.0, low), np.where(low > high, 0.0, high)
+        if self.heads.sink is not None:
+            low, high = np.minimum(low, 0), np.maximum(high, 0)
+        return high - low, np.maximum(-low, high)
 
     def masked(self, matrix: Float64Array) -> Float64Array:
         """With a column for the sink, and 0 where hidden."""
         return _masked(matrix, self.visible)
 
 
-def statistics(problem: Problem) -> Sequence[Statistics]:
+class Again:
+    """The statistics of a problem, found anew whenever they are asked for."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+
+    def __iter__(self) -> Iterator[Statistics]:
+        return (find() for find in each_statistics(self.problem))
+
+
+def statistics(problem: Problem) -> Iterable[Statistics]:
     """The statistics of every head, to be shared by several calls of `tolerance`.
 
-    Takes about a dozen (Nq, Nk) float64 arrays of memory a head.
+    They take some twenty float64 numbers a score. Where that is much they are not kept, but found
+    again for every call.
     """
-    return tuple(each_statistics(problem))
+    return tuple(Again(problem)) if problem_scores(problem) <= KEPT_SCORES else Again(problem)
 
 
-def each_statistics(problem: Problem) -> Iterator[Statistics]:
-    """The statistics of every head, one stack of heads at a time."""
-    for heads in stacked(problem):
-        with np.errstate(all="ignore"):
-            found = _statistics(heads)
-        yield found
+def problem_scores(problem: Problem) -> int:
+    """How many scores all heads have together."""
+    return problem.batch * problem.query_heads * problem.query_count * problem.key_count
+
+
+def tile_rows(problem: Problem) -> int:
+    """How many rows make a tile: few rows are one, however many keys they see."""
+    return max(FEW_ROWS, TILE // max(1, problem.key_count))
+
+
+def each_statistics(problem: Problem) -> Iterator[Callable[[], Statistics]]:
+    """What finds the statistics of one stack of heads, and one tile of rows, at a time."""
+    operands: Operands | None = None
+    for heads in stacked(problem, rows=tile_rows(problem)):
+        if operands is not heads.operands:
+            operands, count = heads.operands, problem.key_count
+            key = Source(operands.key, len(heads.index), count, problem.head_size)
+            value = Source(operands.value, len(heads.index), count, problem.value_size)
+        yield partial(_statistics, heads, Moments(key, heads.keys), Moments(value, heads.keys))
 
 
 def _padded(array: npt.NDArray[Any], size: int, *, axis: int, fill: float = 0) -> npt.NDArray[Any]:
@@ -179,15 +214,12 @@ def _finite(array: npt.NDArray[Any]) -> Float64Array:
     return np.where(np.isfinite(array), array, 0.0)
 
 
-def _statistics(heads: Heads) -> Statistics:
-    query, key, value = _finite(heads.query), _finite(heads.key), _finite(heads.value)
-    visible = heads.visible
+def _statistics(heads: Heads, keys: Moments, values: Moments) -> Statistics:
+    query, visible = _finite(heads.query), heads.visible
     if heads.sink is not None:
-        columns = visible.shape[-1] + 1
-        visible = _padded(visible, columns, axis=-1, fill=True)
-        value = _padded(value, columns, axis=-2)
-    score = _masked(heads.scale * (query @ transposed(key)), visible)
-    products = _masked(abs(heads.scale) * (np.abs(query) @ transposed(np.abs(key))), visible)
+        visible = _padded(visible, visible.shape[-1] + 1, axis=-1, fill=True)
+    score = _masked(heads.scale * keys.scores(query), visible)
+    products = _masked(abs(heads.scale) * keys.scores(np.abs(query), "magnitude"), visible)
     capped, slope = score, visible.astype(np.float64)
     if heads.softcap is not None:
         tanh = np.tanh(score / heads.softcap)
@@ -214,8 +246,8 @@ def _statistics(heads: Heads) -> Statistics:
     return Statistics(
         heads=heads,
         query=query,
-        key=key,
-        value=value,
+        keys=keys,
+        values=values,
         visible=visible,
         score=score,
         parts=parts,
@@ -232,7 +264,7 @@ def _statistics(heads: Heads) -> Statistics:
         row_sum_low=row_sum_low,
         count=visible.sum(-1, keepdims=True).astype(np.float64),
         usable=usable[..., 0],
-        mean=weights @ value,
+        mean=values.product(weights),
         lse=(row_max + np.log(np.maximum(row_sum, 1)))[..., 0],
     )
 
