@@ -39,7 +39,7 @@ EXP_ERROR = 2.0**-75
 """Relative error of `exponential`."""
 LOG_ERROR = 2.0**-74
 """Absolute error of `logarithm`, beside 2^-97 relative."""
-TANH_ERROR = 2.0**-72
+TANH_ERROR = 2.0**-74
 """Absolute error of `tanh`, and relative one of its derivative."""
 LARGEST = 2.0**33
 """Ticks beyond which an argument's low part is too coarse for `exponential`."""
@@ -82,10 +82,11 @@ def exponential(ticks: Pair, below: npt.NDArray[np.int64], *, work: Scratch) -> 
       f = f1 + f2: f1 a multiple of 2^-14, so that r1 = λ1 f1 is exact: 27 bits, below 2^-13.5;
       T1 of 26 bits, so that T1 r1 is exact; |T2| <= 2^-26.
     The rest is small, and one float64 holds enough of it. |low| <= u LARGEST = 2^-20, u = 2^-53:
-      g = f2 + low <= 2^-14.9 and λ1 g <= 2^-27.5 round twice: 2^-79.4;
+      g = f2 + low <= 2^-14.9 and λ1 g <= 2^-27.4 round twice: 2^-79.4;
       λ2 (f1 + g) <= 2^-28 rounds three times: 2^-79.4;
-      q = e^y - 1 - y <= 2^-27.9, y = λ (f + low) <= 2^-13.5: 12u of itself (2u in y count twice,
-          8 roundings), 2^-77.3, and the terms left out, y^6 / 720, are below 2^-90;
+      q = e^y - 1 - y <= 2^-27.9, y = λ (f + low) <= 2^-13.5: 12u of itself (3u in y count twice,
+          and of its roundings the last three and a little), 2^-77.3; the terms left out, y^6 / 720,
+          are below 2^-90;
       ρ, their sum, <= 2^-26.2, rounds twice: 2^-78.2. In all ρ errs by less than 2^-76.2.
     The result is T1 + T1 r1 + [T2 (1 + r1 + ρ) + T1 ρ]. Relative to T >= 1 the bracket, <= 2^-25.1,
     costs 2^-78.1 twice (its sum, and that with the low part), 2^-79, 2^-79.2 and T2's own 2^-80:
@@ -145,7 +146,9 @@ def logarithm(x: Pair) -> tuple[Float64Array, Pair]:
     lies within 2^-12.4 of 1; its relative error is that of `exponential` and of one product,
     EXP_ERROR + 2^-98. With d = z - 1, exactly a pair,
     ln z = d - d²/2 + d³/3 - d⁴/4 + d⁵/5 - …, of which d is kept as a pair, the rest (below
-    2^-25.7) errs by less than 12u of it, 2^-75, and the terms from d⁷/7 on are below 2^-89.
+    2^-25.7) errs by less than 8u of it, 2^-75.7 (its last three roundings, 2u for y = d without its
+    low part, and a little), the sum with the low part rounds once, 2^-78.7, and the terms from d⁷/7
+    on are below 2^-89.
     """
     count = np.rint(np.log2(x.high) * TICKS)
     whole = count.astype(np.int64)
@@ -168,10 +171,11 @@ def tanh(z: Pair, *, work: Scratch) -> tuple[Pair, Pair]:
     """tanh z and 1 - tanh² z: absolute error TANH_ERROR, relative error TANH_ERROR.
 
     With E = e^(-2|z|): (1 - E) / (1 + E) and 4E / (1 + E)². The argument in ticks is a product
-    of pairs, so E errs by EXP_ERROR + 2|z| 2^-97 relatively for |z| <= 2^20; the numerator by as
-    much absolutely, the derivative by three times as much. Beyond |z| = 40, tanh is ±1 to
-    2 e^-80 < 2^-114, and 1 - tanh² below 4 e^-80, for which 0 would err by all of itself; there
-    the formula is used with |z| clipped to 300, where it is below 2^-863.
+    of pairs, so E errs by ε = EXP_ERROR + 2|z| 2^-97 <= 2^-74.9 relatively; tanh by
+    2 E / (1 + E)² <= 1/2 of ε absolutely, its derivative by (1 - E) / (1 + E) < 1 of ε relatively,
+    and both by some 2^-97 more. |z| is clipped to 300: beyond, tanh is ±1 to 2^-864, and the
+    derivative and what stands for it are below 2^-863: an error that is not relative, but far
+    below the 2^-97 that `Gradients` allows for what the derivative is multiplied with.
     """
     sign = np.where(z.high < 0, -1.0, 1.0)
     far = np.abs(z.high) > 300

@@ -4,7 +4,7 @@ A product of matrices A (m, k) and B (k, n), after Ozaki, Ogita, Oishi and Rump 
 transformations of matrix multiplication by using fast routines of matrix multiplication and its
 applications", Numer. Algorithms 59, 2012), with slices of unequal width:
 
-    B = B1 + B2          |B| <= 1; B1 a multiple of 2^-31, |B2| <= 2^-32
+    B = B1 + B2          |B| <= 1; B1 a multiple of 2^-31, |B2| <= 2^-32 (and u for a low part)
     A = A1 + A2 + A3     rows of Σ|A| <= unit: A1 a multiple of a, A2 of a', |A3| <= loss
 
 A B = A1 B1 + A2 B1 + [(A1 + A2) B2 + A3 B]. The first two products are exact: every product of
@@ -169,12 +169,16 @@ def product_error(
 
     With S = Σ_k |A|, T = Σ_k |B|, the bracket's terms are at most Z = 2^-32 S (0 without B2) and
     loss T. Each product errs by gamma_k of its part (Higham, Accuracy and Stability, 3.5). Beside
-    it, in units u of Z + loss T: A3's rounding 1, that of B2 (`wide`) 1, the two additions into
-    low, 2 each, and Dekker's sum where low exceeds high, 2. Rounding what is left of high into
-    low costs u² S twice. So gamma_(k + 8) of the bracket, and 2^-104 S.
+    it, in units u of Z + loss T: A3's rounding 1, B2's (`wide`) 1 of Z, B's low part beside A3 1 of
+    loss T, the two additions into low, 1 each, and Dekker's sum where low exceeds high, 2; one is
+    left for products of errors. Rounding what is left of high into low costs u² S twice, Dekker's
+    sum once. So gamma_(k + 8) of the bracket, and 2^-104 S.
+    Z means Σ|A1 + A2| <= S + k loss, where k loss <= k² 2^-42 S: of k roundings of that, the excess
+    is (k / 2^14)³ of u Z.
     """
     k = a.first.shape[-1]
-    gamma = (k + 8) * U / (1 - (k + 8) * U)
+    roundings = k + 8 + (k / 2**14) ** 3
+    gamma = roundings * U / (1 - roundings * U)
     share = 0.0 if b.rest is None else gamma * 2.0 ** -(WIDE + 1)
     out = np.multiply(gamma * a.loss, column, out=out)
     out += (share + 2.0**-104) * size
