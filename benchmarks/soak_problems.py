@@ -179,9 +179,6 @@ def drawn(draw: st.DrawFn) -> Drawn:
         recipe[name] = draw(pool)
         return NUMBERS[recipe[name]](rng, shape)
 
-    def options() -> dict[str, Any]:
-        return _options(draw, rng, scores, numbers, recipe)
-
     arrays = {
         "q": numbers("q", *scores[:3], head_size),
         "k": numbers("k", batch, kv_heads, keys, head_size),
@@ -199,7 +196,7 @@ def drawn(draw: st.DrawFn) -> Drawn:
         causal=draw(st.booleans()),
         diagonal=draw(diagonals),
         window=draw(windows),
-        **options(),
+        **_options(draw, rng, scores, numbers, recipe),
         **_cotangents(draw, scores, value_size, numbers),
     )
     return _asked(draw, problem, rng, recipe)

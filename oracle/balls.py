@@ -190,12 +190,7 @@ def _add_tile(head: Head, key: _Blocks, value: _Blocks, rows: slice, outputs: Ou
         return
 
     dout = _matrix(_cotangent(head.dout, rows, (len(seen), head.value.shape[1])))
-    dlse = [arb(x) for x in _cotangent(head.dlse, rows, (len(seen),)).tolist()]
-    # Σ_j P_ij dP_ij = dout_i · out_i, the shorter sum.
-    shift = [
-        g - _sum(map(mul, do, o))
-        for g, do, o in zip(dlse, dout.tolist(), out.tolist(), strict=True)
-    ]
+    shift = _shifts(_cotangent(head.dlse, rows, (len(seen),)), dout, out)
     outputs.add_sink(head, _sum(map(mul, sinks, shift)))
     for start, block in value:
         outputs.add_keys("dv", head, start, P.columns(start, block.nrows()).transpose(), dout)
@@ -213,6 +208,12 @@ def _add_tile(head: Head, key: _Blocks, value: _Blocks, rows: slice, outputs: Ou
     for start, block in key:
         left = dX.columns(start, block.nrows()).transpose() * scale
         outputs.add_keys("dk", head, start, left, query)
+
+
+def _shifts(dlse: Float64Array, dout: arb_mat, out: arb_mat) -> list[arb]:
+    """dlse_i - D_i for each row; D_i = Σ_j P_ij dP_ij = dout_i · out_i, the shorter sum."""
+    rows = zip(dlse.tolist(), dout.tolist(), out.tolist(), strict=True)
+    return [arb(g) - _sum(map(mul, do, o)) for g, do, o in rows]
 
 
 def _softmax(
