@@ -238,6 +238,14 @@ def test_the_command_reports_and_succeeds(
     assert found["misses"] == []
 
 
+def test_two_workers_draw_what_one_draws(soak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(soak, "BATCH", 3)
+    alone = [soak.soak(3, batch, FOREVER) for batch in range(2)]
+    together = [(t.problems, t.compared) for t in soak.tallies(3, minutes=0.15, workers=2)]
+    assert len(together) > 2
+    assert all((tally.problems, tally.compared) in together for tally in alone)
+
+
 def test_a_miss_is_printed_with_the_line_that_draws_it_again(
     soak: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
