@@ -126,6 +126,18 @@ def test_the_place_of_a_fault_is_a_row_of_the_whole_problem() -> None:
     assert kernel.name == "honest"
 
 
+@pytest.mark.parametrize("scores", [None, "storage"])
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+def test_stored_scores_repeat_in_a_long_row_so_their_roundings_are_not_independent(
+    dtype: str, scores: str | None
+) -> None:
+    inner = kernels.faulty("honest", LIMIT).function
+    declared = kernels.kernel(dtypes=("float32", "float16"), accumulate="float32", scores=scores)
+    for case, repeats in ((long("positive"), True), (Case("positive", FEW), False)):
+        question = Question("stored", declared(inner), "out", dtype, case, seed=0)
+        assert question.generic == (not (repeats and scores and dtype == "float16"))
+
+
 # -- what is drawn and judged ------------------------------------------------------------------
 
 
