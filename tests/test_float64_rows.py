@@ -28,6 +28,7 @@ from attnspec.oracle.float64_blocks import (
     parts,
     weighted_columns,
 )
+from attnspec.oracle.heads import stacked, transposed
 from attnspec.oracle.problem import OUTPUTS
 from attnspec.oracle.running_error import SLACK
 
@@ -130,6 +131,71 @@ def test_a_block_with_one_large_key_is_not_even() -> None:
     rows = np.ones((1, 256, 2))
     assert even_shares(rows) is not None
     assert even_shares(np.eye(256)[None]) is None
+
+
+PLAIN = ("none", "causal", "alibi", "bias", "negative", "small")
+ALONE = {"scale": 1e-9, "bias": np.random.default_rng(3).standard_normal((11, 14)) * 15}
+
+
+# -- lemmas ------------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("name", [*PLAIN, "bias alone"])
+@pytest.mark.parametrize("seed", range(4))
+def test_the_errors_of_the_exponents(seed: int, name: str) -> None:
+    """Against exact rationals; bias and ALiBi count for as much as they may be."""
+    worst = 0.0
+    for heads in stacked(problem(seed, **ALONE if name == "bias alone" else OPTIONS[name])):
+        scaled = heads.query * heads.scale
+        key = Blocks(heads.operands.key, heads.key.shape[1])
+        errors = float64_rows._exponent_errors(
+            heads, float64_rows.sizes(norm(scaled), key, heads), 100.0
+        )
+        assert errors is not None
+        exact = exactly(heads.query) @ exactly(transposed(heads.key)) * Fraction(heads.scale)
+        if heads.bias is not None:
+            exact = exact + exactly(heads.bias)
+        if heads.slope is not None:
+            distance = np.abs(heads.ahead).astype(np.float64)
+            exact = exact - exactly(distance) * exactly(heads.slope)
+        computed = scaled @ transposed(heads.key)
+        if heads.bias is not None:
+            computed += heads.bias
+        if heads.slope is not None:
+            computed -= np.abs(heads.ahead) * heads.slope
+        error = abs(exactly(computed) - exact)
+        for number, part in parts(heads.keys):
+            seen = heads.visible[..., part]
+            share = error[..., part] / exactly(errors[..., number, None])
+            worst = max(worst, float(share[seen].max(initial=0)))
+    least = {"small": 0.0, "alibi": 1e-4, "bias": 1e-4}
+    assert least.get(name, 0.01) <= worst <= 1
+
+
+def test_a_large_key_counts_for_the_rows_that_see_it() -> None:
+    p = problem(8, causal=True)
+    p.k[:, :, -1] *= 1000
+    (heads,) = stacked(p)
+    key = Blocks(heads.operands.key, 14)
+    size = float64_rows.sizes(norm(heads.query), key, heads)[..., 0] / norm(heads.query)
+    assert np.all(size[:, -1] > 300)
+    assert np.all(size[:, :-1] < 10)
+
+
+@pytest.mark.usefixtures("_small_blocks")
+@pytest.mark.parametrize("name", ["exp", "log"])
+@pytest.mark.parametrize("ulps", [-63, 63])
+def test_what_the_assumptions_allow_is_covered(
+    name: str, ulps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    exact, off = getattr(np, name), 1 + ulps * 2.0**-52
+    problems = [problem(seed, keys=1 + 13 * (seed % 2), scale=1e-6, dlse=None) for seed in range(6)]
+    sure = [balls.enclose(p, want=("out", "lse", "dv")) for p in problems]
+    float64.enclose(problems[0])  # the assumptions are tested now, and not again
+    monkeypatch.setattr(np, name, lambda x, out=None: np.multiply(exact(x), off, out=out))
+    for p, known in zip(problems, sure, strict=True):
+        used(float64.enclose(p, want=("out", "lse", "dv")), known)
 
 
 # -- against the balls -------------------------------------------------------------------------
