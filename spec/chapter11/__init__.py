@@ -1,3 +1,3 @@
 """The first document: a textbook chapter on the self-attention mechanism."""
 
-SECTIONS = ("gradients",)
+SECTIONS = ("sequences", "retrieval", "variance", "independence", "gradients")
