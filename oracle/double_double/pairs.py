@@ -6,7 +6,8 @@ Popescu, "Tight and rigorous error bounds for basic building blocks of double-wo
 Trans. Math. Softw. 44, 2017): 3u² for a sum of pairs (their algorithm 6), 3u² for pair times
 number (8), 7u² for a product (10), about 15u² for a quotient (17), u² being 2^-106. They hold for
 operands with |low| <= u |high|, which every result here fulfils, and without overflow. An
-underflow adds at most 2^-1070 in all; callers scale so that this is far below what they claim.
+underflow adds at most 2^-1070 in all (over |y| in x / y); callers scale so that this is far below
+what they claim.
 """
 
 from __future__ import annotations
