@@ -10,9 +10,9 @@ A miss means that a bound is wrong: it is printed with the line that draws the p
 the exit status is 1.
 
 error/bound is the largest distance of an engine's centre from the most accurate one, less the
-latter's bound, over the engine's own bound: above 1 would be a miss. That of the balls is 1 where rounding to two
-float64 is all of the error, for then the bound is just that. With --json, `worst` says in which
-problem it was largest: [error/bound, seed, problem].
+latter's bound, over the engine's own bound: above 1 would be a miss. That of the balls is 1 where
+rounding to two float64 is all of the error, for then the bound is just that. With --json, `worst`
+says in which problem it was largest: [error/bound, seed, problem].
 """
 
 from __future__ import annotations
