@@ -214,6 +214,7 @@ def _finite(array: npt.NDArray[Any]) -> Float64Array:
     return np.where(np.isfinite(array), array, 0.0)
 
 
+@np.errstate(all="ignore")
 def _statistics(heads: Heads, keys: Moments, values: Moments) -> Statistics:
     query, visible = _finite(heads.query), heads.visible
     if heads.sink is not None:
