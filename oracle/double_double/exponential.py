@@ -50,25 +50,28 @@ _MAGIC = 1.5 * 2.0**52
 _MAGIC_BITS = int(np.float64(_MAGIC).view(np.int64))
 
 
+_precise = mpmath.MPContext()  # of our own: any thread may change the precision of mpmath's
+_precise.prec = 200
+
+
 def _nearest(x: Any, bits: int) -> float:
     """x to so many bits after the binary point."""
-    return float(mpmath.nint(mpmath.ldexp(x, bits)) / 2**bits)
+    return float(_precise.nint(_precise.ldexp(x, bits)) / 2**bits)
 
 
-with mpmath.workprec(200):
-    _tick = mpmath.log(2) / TICKS
-    NATURAL = Pair.constant(_tick)
-    """λ: how much of a natural exponent a tick is."""
-    TICK_OF_NATURAL = Pair.constant(1 / _tick)
-    """1/λ: ticks of a natural exponent of 1."""
-    _TICK_HIGH = _nearest(_tick, 26)  # 14 bits, as 2^-13 < λ < 2^-12
-    _TICK_LOW = float(_tick - _TICK_HIGH)
-    _POWERS = [mpmath.mpf(2) ** (mpmath.mpf(j) / TICKS) for j in range(TICKS)]
-    _TABLE_HIGH = np.array([_nearest(power, 25) for power in _POWERS])
-    _TABLE_LOW = np.array(
-        [float(power - high) for power, high in zip(_POWERS, _TABLE_HIGH.tolist(), strict=True)]
-    )
-    del _POWERS
+_tick = _precise.log(2) / TICKS
+NATURAL = Pair.constant(_tick)
+"""λ: how much of a natural exponent a tick is."""
+TICK_OF_NATURAL = Pair.constant(1 / _tick)
+"""1/λ: ticks of a natural exponent of 1."""
+_TICK_HIGH = _nearest(_tick, 26)  # 14 bits, as 2^-13 < λ < 2^-12
+_TICK_LOW = float(_tick - _TICK_HIGH)
+_POWERS = [_precise.mpf(2) ** (_precise.mpf(j) / TICKS) for j in range(TICKS)]
+_TABLE_HIGH = np.array([_nearest(power, 25) for power in _POWERS])
+_TABLE_LOW = np.array(
+    [float(power - high) for power, high in zip(_POWERS, _TABLE_HIGH.tolist(), strict=True)]
+)
+del _POWERS
 
 
 def exponential(ticks: Pair, below: npt.NDArray[np.int64], *, work: Scratch) -> None:
