@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import Any
 
 import mpmath
@@ -73,7 +74,7 @@ def test_exponentials_of_the_largest_scores_with_the_largest_low_parts(sign: int
     rng = np.random.default_rng(1)
     count = 1500
     high = sign * (LARGEST - rng.integers(0, 900 * TICKS, count) - np.abs(halves(rng, count)))
-    low = rng.choice([-1.0, 1.0], count) * 2.0**-20
+    low = rng.choice([-1.0, 1.0], count) * LARGEST * 2.0**-53
     below = np.ceil(high).astype(np.int64) + rng.integers(0, 899 * TICKS, count)
     errors = exp_errors(Pair(high, low), below)
     assert EXP_ERROR / 2**3 < max(errors) <= EXP_ERROR
@@ -107,6 +108,18 @@ def test_the_table_is_of_26_bits_and_what_is_left() -> None:
     assert module._TICK_HIGH * 2**26 == int(module._TICK_HIGH * 2**26) < 2**14
     assert abs(module._TICK_LOW) <= 2.0**-27
     assert abs(mpmath.log(2) / TICKS - module._TICK_HIGH - module._TICK_LOW) <= 2.0**-80
+
+
+def test_the_tables_do_not_depend_on_the_precision_of_mpmath() -> None:
+    spec = importlib.util.spec_from_file_location("again", module.__file__)
+    assert spec is not None
+    assert spec.loader is not None
+    again = importlib.util.module_from_spec(spec)
+    with mpmath.workprec(20):
+        spec.loader.exec_module(again)
+    assert np.array_equal(again._TABLE_HIGH, module._TABLE_HIGH)
+    assert np.array_equal(again._TABLE_LOW, module._TABLE_LOW)
+    assert (again.NATURAL, again._TICK_LOW) == (NATURAL, module._TICK_LOW)
 
 
 def log_errors(x: Pair) -> list[float]:
@@ -150,6 +163,22 @@ def test_logarithms_correct_what_numpy_gets_wrong(
     assert LOG_ERROR / 2**5 < max(errors) <= LOG_ERROR
 
 
+@pytest.mark.parametrize("sign", [-1, 1])
+def test_logarithms_and_tanh_allow_for_all_that_exp_claims(
+    monkeypatch: pytest.MonkeyPatch, sign: int
+) -> None:
+    def worse(ticks: Pair, below: Any, *, work: Scratch) -> None:
+        exponential(ticks, below, work=work)
+        np.add(ticks.low, sign * EXP_ERROR * ticks.high, out=ticks.low)
+
+    monkeypatch.setattr(module, "exponential", worse)
+    x, z = arguments(np.random.default_rng(5), 150), cap_arguments(np.random.default_rng(6))
+    assert LOG_ERROR / 2.5 < max(log_errors(x)) <= LOG_ERROR
+    around, relative = tanh_errors(z)
+    assert TANH_ERROR / 5 < max(around) <= TANH_ERROR
+    assert TANH_ERROR / 2.5 < max(relative) <= TANH_ERROR
+
+
 def cap_arguments(rng: np.random.Generator) -> Pair:
     sizes = np.concatenate([rng.uniform(-80, 5, 300), rng.uniform(-6, 3, 300)])
     high = rng.choice([-1.0, 1.0], 600) * 2.0**sizes
@@ -159,8 +188,8 @@ def cap_arguments(rng: np.random.Generator) -> Pair:
     return Pair(high, low)
 
 
-def test_tanh_and_its_derivative() -> None:
-    z = cap_arguments(np.random.default_rng(4))
+def tanh_errors(z: Pair) -> tuple[list[float], list[float]]:
+    """Of tanh absolutely, of its derivative relatively."""
     value, slope = tanh(z, work=Scratch())
     around, relative = [], []
     for i in range(z.high.size):
@@ -168,6 +197,11 @@ def test_tanh_and_its_derivative() -> None:
         around.append(float(abs(exact(value, i) - wanted)))
         derivative = mpmath.sech(exact(z, i)) ** 2
         relative.append(float(abs(exact(slope, i) / derivative - 1)))
+    return around, relative
+
+
+def test_tanh_and_its_derivative() -> None:
+    around, relative = tanh_errors(cap_arguments(np.random.default_rng(4)))
     # Of E's relative error, of which exp claims twice, tanh has at most half absolutely.
     assert TANH_ERROR / 2**6 < max(around) <= TANH_ERROR
     assert TANH_ERROR / 2**5 < max(relative) <= TANH_ERROR

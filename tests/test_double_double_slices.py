@@ -119,6 +119,16 @@ def test_slices_add_up(terms: int) -> None:
             assert np.all(a.unit <= 2.1 * np.abs(x).sum(-1, keepdims=True))
 
 
+def test_a_low_part_beside_the_largest_rest() -> None:
+    middle = 2.0**-21 * 2.0**-22 / 2  # between two multiples of a', for one term and a unit of 1
+    x = np.array([[0.75 + middle]])
+    for sign in (-1, 1):
+        a, _ = sliced(Pair(x, sign * x * U / 2))
+        assert a.unit == 1
+        assert np.abs(a.rest) <= a.loss
+        assert sign * a.rest < 0 or np.abs(a.rest) > middle
+
+
 def test_the_wide_operand() -> None:
     rng = np.random.default_rng(0)
     b = rng.uniform(-1, 1, (40, 7)) * 2.0 ** rng.integers(-60, 1, (40, 7))
