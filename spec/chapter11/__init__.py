@@ -1,3 +1,23 @@
 """The first document: a textbook chapter on the self-attention mechanism."""
 
-SECTIONS = ("sequences", "retrieval", "variance", "independence", "gradients")
+SECTIONS = (
+    "objectives",
+    "sequences",
+    "retrieval",
+    "scores",
+    "variance",
+    "independence",
+    "saturation",
+    "random_scores",
+    "scale",
+    "softmax",
+    "heads",
+    "masks",
+    "complexity",
+    "memory",
+    "gradients",
+    "backpropagation",
+    "examples",
+    "pitfalls",
+    "exercises",
+)

@@ -14,7 +14,7 @@ from attnspec.spec.evidence.sums import identity
 from attnspec.spec.evidence.symbols import channels
 from attnspec.spec.evidence.symbols import size as d_k
 
-__all__ = ["STATEMENTS", "VARIANCE_CHECK", "own_key", "same_channels", "score_variance"]
+__all__ = ["INDEPENDENT", "STATEMENTS", "VARIANCE_CHECK", "score_variance", "second_moment"]
 
 s, t = sp.symbols("s t", integer=True)
 delta = sp.KroneckerDelta

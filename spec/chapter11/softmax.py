@@ -1,0 +1,257 @@
+"""Softmax: weights, their derivative, and the formula of attention that they enter."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import mpmath
+import numpy as np
+import sympy as sp
+
+from attnspec.oracle.problem import Problem
+from attnspec.oracle.reference import reference
+from attnspec.spec.chapter11.retrieval import convex_combination, row_sums
+from attnspec.spec.evidence import digits, exact
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+from attnspec.spec.evidence.symbols import keys
+
+__all__ = ["ATTENTION_CHECK", "STATEMENTS", "jacobian", "softmax_gradient"]
+
+i, j, other = sp.symbols("i j l", integer=True)
+a, g, y, x, score = (sp.IndexedBase(name) for name in ("a", "g", "y", "x", "s"))
+delta = sp.KroneckerDelta
+total = sp.Symbol("Z", positive=True)
+
+
+# -- Equation (9): the derivative of softmax, for rows of any length ------------------------------
+
+
+def derivative() -> Any:
+    """∂a_i/∂s_j by sympy's rules of differentiation, with Z = Σ_l e^s_l written as a symbol."""
+    partition = sp.Sum(sp.exp(score[other]), keys(other))
+    slope = sp.diff(sp.exp(score[i]) / partition, score[j])
+    return slope.subs(partition, total)
+
+
+def jacobian() -> Proof:
+    """∂a_i/∂s_j = a_i (δ_ij - a_j), of rows that sum to 0, and what its quadratic form is."""
+
+    def weight(index: Any) -> Any:
+        return sp.exp(score[index]) / total
+
+    J = a[i] * (delta(i, j) - a[j])
+    form = sp.Sum(x[i] * J * x[j], keys(i), keys(j))
+    gaps = sp.Sum(a[i] * a[j] * (x[i] - x[j]) ** 2, keys(i), keys(j)) / 2
+    exact_form = weight(i) * (delta(i, j) - weight(j))
+    return Proof(
+        steps=(
+            identity("∂a_i/∂s_j = a_i (δ_ij - a_j)", derivative(), exact_form),
+            identity("Σ_j a_i (δ_ij - a_j) = 0", sp.Sum(J, keys(j)), 0, stochastic=[a]),
+            identity("xᵀ J x = ½ Σ_ij a_i a_j (x_i - x_j)² >= 0", form, gaps, stochastic=[a]),
+        ),
+        mutations={
+            "the diagonal alone": identity(
+                "∂a_i/∂s_j = a_i δ_ij", derivative(), weight(i) * delta(i, j)
+            ),
+            "of the other sign": identity(
+                "∂a_i/∂s_j = a_i (a_j - δ_ij)", derivative(), -exact_form
+            ),
+            "every pair counted twice": identity("xᵀ J x = Σ …", form, 2 * gaps, stochastic=[a]),
+            "for any a": identity("Σ_j a_i (δ_ij - a_j) = 0 for any a", sp.Sum(J, keys(j)), 0),
+        },
+    )
+
+
+def softmax_gradient() -> Proof:
+    """Σ_i g_i ∂a_i/∂s_j = a_j (g_j - Σ_l a_l g_l)."""
+    passed_on = sp.Sum(g[i] * a[i] * (delta(i, j) - a[j]), keys(i))
+
+    def centred(mean: Any) -> Any:
+        return a[j] * (g[j] - mean)
+
+    mean = sp.Sum(a[other] * g[other], keys(other))
+    first = jacobian()
+    return Proof(
+        steps=(
+            first.steps[0],
+            identity("∂L/∂s_j = a_j (g_j - Σ_l a_l g_l)", passed_on, centred(mean)),
+        ),
+        mutations={
+            "not centred": identity("∂L/∂s_j = a_j g_j", passed_on, centred(0)),
+            "centred by the plain sum": identity(
+                "∂L/∂s_j = a_j (g_j - Σ_l g_l)", passed_on, centred(sp.Sum(g[other], keys(other)))
+            ),
+            "only centred": identity(
+                "∂L/∂s_j = g_j - Σ_l a_l g_l", passed_on, centred(mean) / a[j]
+            ),
+            "the diagonal alone": first.mutations["the diagonal alone"],
+        },
+    )
+
+
+def cross_entropy() -> Proof:
+    """L = -Σ y_l log a_l: g_l = -y_l / a_l, and so a - y where y sums to 1."""
+    slope = -y[other] / a[other]
+    gradient = a[j] * (slope.subs(other, j) - sp.Sum(a[other] * slope, keys(other)))
+    return Proof(
+        steps=(identity("∂L/∂s_j = a_j - y_j", gradient, a[j] - y[j], stochastic=[y]),),
+        mutations={
+            "of the other sign": identity("y_j - a_j", gradient, y[j] - a[j], stochastic=[y]),
+            "for any y": identity("a_j - y_j for any y", gradient, a[j] - y[j]),
+            "the loss of one label": identity("-y_j / a_j", gradient, -y[j] / a[j], stochastic=[y]),
+        },
+    )
+
+
+# -- How well conditioned the derivative is -------------------------------------------------------
+
+
+ROWS = ((1, 2, 3, 5, 8), (1, 10, 100, 1000, 10000), (90, 91, 92, 93, 94))
+
+
+def characteristic(weights: Any) -> Any:
+    """det(diag(w) - w wᵀ - λ), as a polynomial in λ."""
+    w = sp.Matrix(weights)
+    return (sp.diag(*weights) - w * w.T).charpoly().as_poly()
+
+
+def eigenvalues_between(bounds: Callable[[list[Any]], tuple[Any, Any]]) -> str:
+    """0 is one eigenvalue, and the other n - 1 lie between the bounds (Sturm's count of roots)."""
+    for row in ROWS:
+        weights = [sp.Rational(e, sum(row)) for e in row]
+        polynomial = characteristic(weights)
+        require(polynomial.eval(0) == 0, "0 is no eigenvalue")
+        inside = polynomial.count_roots(*bounds(weights))
+        require(inside == len(row) - 1, f"{inside} of 4 eigenvalues lie there, weights as {row}")
+    return "3 rows of 5 rational weights: 0, and 4 eigenvalues between the least and the greatest"
+
+
+# -- Equation (10) --------------------------------------------------------------------------------
+
+
+def agrees_with_reference(attend: Callable[..., Any]) -> str:
+    """The formula in 50 digits against the certified bounds of the oracle, element by element."""
+    rng = np.random.default_rng(0)
+    q, k, v = (rng.standard_normal((3, size)) for size in (16, 16, 2))
+    found = attend(q, k, v)
+    problem = Problem(q=q[None, None], k=k[None, None], v=v[None, None], scale=0.25)
+    certified = reference(problem, want=("out",))["out"]
+    low = certified.low if certified.low is not None else np.zeros_like(certified.value)
+    with mpmath.workdps(digits.DIGITS):
+        for place in np.ndindex(3, 2):
+            centre = mpmath.mpf(float(certified.value[0, 0][place])) + float(low[0, 0][place])
+            bound = mpmath.mpf(float(certified.bound[0, 0][place])) + mpmath.mpf(10) ** -45
+            require(abs(found[place] - centre) <= bound, f"element {place} is out of bounds")
+    return "3 rows, d_k = 16, 50 digits: within the oracle's certified bounds"
+
+
+ATTENTION_CHECK = Check(
+    run=agrees_with_reference,
+    subject=digits.attention,
+    mutations={
+        "not scaled": lambda q, k, v: digits.attention(q, k, v, scale=1),
+        "divided by d_k": lambda q, k, v: digits.attention(q, k, v, scale=mpmath.mpf(1) / 16),
+        "queries and keys exchanged": lambda q, k, v: digits.attention(k, q, v),
+    },
+)
+
+
+def weights_of_rows(weigh: Callable[[exact.Matrix], exact.Matrix]) -> str:
+    """Nonnegative, rows of sum 1, in the ratios of the exponentials."""
+    e = exact.positive((4, 5), seed=9)
+    w = weigh(e)
+    require((w >= 0).all(), "a negative weight")
+    require((w.sum(-1) == 1).all(), "a row does not sum to 1")
+    require((w * e[:, :1] == w[:, :1] * e).all(), "other ratios than those of e^S")
+    return "4 rows of 5 rational exponentials, exactly"
+
+
+STATEMENTS = (
+    Statement(
+        id="ch11.def7",
+        where="Definition 7, equation (8)",
+        says="The weights are the softmax of each row of scaled scores: nonnegative, of sum 1.",
+        formula=r"A_{ij} = e^{\tilde S_{ij}} / \textstyle\sum_l e^{\tilde S_{il}}",
+        verdict="true",
+        proof=row_sums,
+        check=Check(
+            run=weights_of_rows,
+            subject=exact.weights,
+            mutations={
+                "columns": lambda e: e / e.sum(0),
+                "the whole matrix": lambda e: e / e.sum(),
+                "over the greatest": lambda e: e / e.max(-1, keepdims=True),
+                "equal weights": lambda e: e * 0 + Fraction(1, 5),
+            },
+        ),
+        properties=(
+            "weights-sum-to-one",
+            "weights-are-probabilities",
+            "long-rows-keep-their-mass",
+            "only-key-returns-its-value",
+            "visible-nan-is-not-lost",
+        ),
+    ),
+    Statement(
+        id="ch11.prop5",
+        where="Proposition 5, equation (9)",
+        says="The gradient by the scores is the gradient by the weights, centred and weighted.",
+        formula=r"\frac{\partial L}{\partial \tilde S_{ij}} = A_{ij}\Bigl("
+        r"\frac{\partial L}{\partial A_{ij}}"
+        r" - \sum_l A_{il}\frac{\partial L}{\partial A_{il}}\Bigr)",
+        verdict="true",
+        proof=softmax_gradient,
+        properties=("dbias-rows-sum-to-zero", "equal-values-have-no-score-gradient"),
+    ),
+    Statement(
+        id="ch11.prop5.ce",
+        where="Proposition 5, for cross-entropy",
+        says="With a cross-entropy on the weights, the gradient by the scores is a - y.",
+        formula=r"L = -\textstyle\sum_j y_j \log a_j \;\Rightarrow\; \partial L/\partial s = a - y",
+        verdict="true",
+        proof=cross_entropy,
+    ),
+    Statement(
+        id="ch11.prop5.cond",
+        where="after Proposition 5",
+        says="The derivative is well conditioned where scores are of order 1.",
+        formula=r"J \mathbf{1} = 0; \quad \operatorname{cond} J|_{\mathbf{1}^\perp}"
+        r"\le a_{\max}/a_{\min} = e^{\max \tilde S - \min \tilde S}",
+        verdict="false",
+        exact="J takes 1 to 0, so its condition number is infinite at any scores. Between the "
+        "vectors of sum 0 it is at most e to the spread of the scaled scores, as the other "
+        "eigenvalues lie between the least and the greatest weight.",
+        proof=jacobian,
+        check=Check(
+            run=eigenvalues_between,
+            subject=lambda w: (w[0], w[-1]),
+            mutations={
+                "above the second least weight": lambda w: (w[1], w[-1]),
+                "below the second greatest weight": lambda w: (w[0], w[-2]),
+                "around 1/n": lambda w: (sp.Rational(1, 10), sp.Rational(3, 10)),
+            },
+        ),
+    ),
+    Statement(
+        id="ch11.thm2",
+        where="Theorem 2, equation (10)",
+        says="Attention is softmax of scaled scores, times the values. (A definition.)",
+        formula=r"\operatorname{Attention}(Q, K, V)"
+        r" = \operatorname{softmax}(Q K^\top / \sqrt{d_k})\, V",
+        verdict="true",
+        check=ATTENTION_CHECK,
+        properties=("odds-are-exponential", "output-averages-values"),
+    ),
+    Statement(
+        id="ch11.thm2.row",
+        where="Theorem 2, equation (11)",
+        says="Each row of the output is a convex combination of the values.",
+        formula=r"o_i = \textstyle\sum_j A_{ij} v_j \in \operatorname{conv}\{v_j\}",
+        verdict="true",
+        proof=convex_combination,
+        properties=("output-averages-values", "output-in-hull-of-values"),
+    ),
+)
