@@ -48,6 +48,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "masked_row": ("zero", "nan", "mean"),
     "hidden_nan": (False, True),
     "deterministic": (True, False),
+    "memory": (None, "linear", "quadratic"),
 }
 
 

@@ -44,6 +44,8 @@ class Kernel:
     masked_row: the output of a row that sees no key: zero, NaN, or the mean of all values.
     hidden_nan: claims that NaN and Inf in slots that a row does not see are harmless to it.
     deterministic: claims the same bits on every run.
+    memory: claims that what the forward pass takes beyond its inputs grows as n (`linear`) or n²
+        (`quadratic`); None claims nothing.
     options: the claimed names; `required` are those to which the function gives no default.
 
     Every field is set once, except `backward`, which a NumPy kernel is given afterwards:
@@ -62,6 +64,7 @@ class Kernel:
     masked_row: str
     hidden_nan: bool
     deterministic: bool
+    memory: str | None
     options: frozenset[str]
     required: frozenset[str]
     by_dtype: Mapping[str, Arithmetic]
@@ -111,6 +114,7 @@ def kernel(
     masked_row: str = ...,
     hidden_nan: bool = ...,
     deterministic: bool = ...,
+    memory: str | None = ...,
     by_dtype: Mapping[str, Mapping[str, Any]] = ...,
     **arithmetic: Any,
 ) -> Callable[[Function], Kernel]: ...
@@ -128,6 +132,7 @@ def kernel(
     masked_row: str = "zero",
     hidden_nan: bool = False,
     deterministic: bool = True,
+    memory: str | None = None,
     by_dtype: Mapping[str, Mapping[str, Any]] = MappingProxyType({}),
     **arithmetic: Any,
 ) -> Kernel | Callable[[Function], Kernel]:
@@ -138,7 +143,7 @@ def kernel(
     for instance `{"bfloat16": {"exp_error": 2**-13}}`. Raises `KernelError`.
     """
     choices: dict[str, Any] = {"diagonal": diagonal, "masked_row": masked_row}
-    choices |= {"hidden_nan": hidden_nan, "deterministic": deterministic}
+    choices |= {"hidden_nan": hidden_nan, "deterministic": deterministic, "memory": memory}
     dtypes = (dtypes,) if isinstance(dtypes, str) else tuple(dtypes)
 
     def declare(function: Function) -> Kernel:

@@ -68,7 +68,14 @@ def naive(
     return _answer(q, v, scores, _whole_softmax, return_lse=return_lse)
 
 
-@kernel(name="numpy-flash", dtypes=FORMATS, accumulate="float32", hidden_nan=True, tile=KEY_TILE)
+@kernel(
+    name="numpy-flash",
+    dtypes=FORMATS,
+    accumulate="float32",
+    hidden_nan=True,
+    memory="linear",
+    tile=KEY_TILE,
+)
 def flash(
     q: Array,
     k: Array,

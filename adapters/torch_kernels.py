@@ -112,7 +112,12 @@ sdpa_math = kernel(
 )(_sdpa("MATH"))
 
 sdpa_flash = kernel(
-    name="torch-sdpa-flash", framework="torch", dtypes=FORMATS, diagonal="top-left", **FLASH
+    name="torch-sdpa-flash",
+    framework="torch",
+    dtypes=FORMATS,
+    diagonal="top-left",
+    memory="linear",
+    **FLASH,
 )(_sdpa("FLASH_ATTENTION"))
 
 

@@ -9,22 +9,20 @@ what libraries set aside once are not counted. Conversions of the inputs are.
 
 from __future__ import annotations
 
-import ctypes
 import json
-import resource
 import subprocess
 import sys
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 from cases import Case
 from engines import ENGINES
 from machine import limit_threads
 
+from attnspec.conformance.peak import most, restarted
+
 __all__ = ["peak"]
 
-STATUS, CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 SMALL = 64
 
 
@@ -42,35 +40,9 @@ def _measured(engine: str, case: Case) -> dict[str, Any]:
     prepare(replace(case, keys=SMALL).problem(), case.want, case.rows)()
     problem = case.problem()
     arrays = (problem.q, problem.k, problem.v, problem.dout)
-    before = _restarted()
+    before = restarted()
     prepare(problem, case.want, case.rows)()
-    return {"inputs": sum(x.nbytes for x in arrays if x is not None), "extra": _most() - before}
-
-
-def _restarted() -> int:
-    """What is resident now; the peak counts from here on, where Linux lets it.
-
-    glibc is told to give back what was freed, or the engine would be lent it uncounted.
-    """
-    if CLEAR.exists():
-        trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
-        if trim:
-            trim(0)
-        CLEAR.write_text("5")  # proc(5): resets the peak resident set size
-    return _most()
-
-
-def _most() -> int:
-    """The peak resident set, in bytes.
-
-    On Linux that of this program alone: getrusage would count its parent's, which it was forked
-    from. Elsewhere the peak cannot be restarted, so drawing the inputs counts too.
-    """
-    if STATUS.exists():
-        line = next(x for x in STATUS.read_text().splitlines() if x.startswith("VmHWM"))
-        return int(line.split()[1]) * 1024
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+    return {"inputs": sum(x.nbytes for x in arrays if x is not None), "extra": most() - before}
 
 
 if __name__ == "__main__":

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 from attnspec.adapters import CallFailed
-from attnspec.conformance.case import Case, parse_settings
+from attnspec.conformance.case import Case, Shape, parse_settings
 from attnspec.conformance.cases import OPTION, SMALL, Turn
 from attnspec.conformance.judge import Finding
+from attnspec.conformance.memory import LIMITS, exponent, extra_memory
 from attnspec.conformance.question import Question
 from attnspec.oracle.problem import Problem
 
 HIDING = ("causal", "mask:full", "bias:neg-inf", "window:both", "key_lengths:ragged")
+
+GROWN = Shape(1, 1, 1, 4096, 4096, 64, 64)  # n × n numbers are 64 MB, the operands a megabyte each
 
 
 def _plain(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
@@ -30,6 +33,15 @@ def _every_option(claim: str, *, level: str, options: Collection[str], turn: Tur
 def _hiding(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
     chosen = [parse_settings(text) for text in HIDING]
     return [Case("normal", OPTION, s) for s in chosen if {name for name, _ in s} <= set(options)]
+
+
+def _growing(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
+    """In one type, float32 where it may be; causal too at level full."""
+    dtype, dtypes = turn
+    if level == "smoke" or dtype != ("float32" if "float32" in dtypes else dtypes[0]):
+        return []
+    cases = [Case("normal", GROWN), Case("normal", GROWN, parse_settings("causal:on"))]
+    return cases if level == "full" and "causal" in options else cases[:1]
 
 
 @pytest.mark.attnspec("inputs-unchanged", cases=_every_option)
@@ -87,6 +99,22 @@ def test_hidden_nan(question: Question) -> None:
             out = question.ask(problem.replace(k=k, v=v))["out"]
             what = f"{poison} in key and value {key}, in a row that does not see them"
             question.close(out[rows], expected[rows], within[rows], what=what)
+
+
+@pytest.mark.attnspec("memory-grows-as-declared", cases=_growing)
+def test_memory(question: Question) -> None:
+    """The forward pass takes as much more memory with n as declared, beyond its inputs."""
+    declared = question.kernel.memory
+    if declared is None:
+        raise CallFailed("not claimed", "declares no memory=")
+    if question.kernel.device != "cpu":
+        raise CallFailed("not claimed", "memory is measured on the processor alone")
+    extra = extra_memory(question.impl, question.case, question.dtype)
+    grown, limit = exponent(extra), LIMITS[declared]
+    taken = ", ".join(f"{amount / 2**20:.1f}" for amount in extra.values())
+    sizes = ", ".join(str(keys) for keys in extra)
+    what = f"declared {declared}, but n = {sizes} takes {taken} MiB: n^{grown:.2f}"
+    question.note(Finding(max(0.0, grown / limit), "exact", (), what))
 
 
 def _visible(problem: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
