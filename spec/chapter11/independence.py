@@ -15,11 +15,12 @@ from attnspec.spec.evidence.sums import identity
 from attnspec.spec.evidence.symbols import channels
 from attnspec.spec.evidence.symbols import size as d_k
 
-__all__ = ["STATEMENTS", "initial_variance", "initialised"]
+__all__ = ["STATEMENTS", "initial_score", "initialised"]
 
 s, t, a, b, c, e = sp.symbols("s t a b c e", integer=True)
 delta = sp.KroneckerDelta
 d = sp.Symbol("d", integer=True, positive=True)
+of_x, of_y = sp.IndexedBase("M"), sp.IndexedBase("N")
 kappa, sigma = sp.symbols("kappa sigma", positive=True)
 
 
@@ -76,25 +77,31 @@ def initial_variance() -> dict[str, tuple[Any, Any]]:
     """Var S at initialisation, entries of variance σ²: (from the moments, closed form)."""
     white = delta(a, b) * delta(c, e)
     apart = sigma**4 * white * delta(s, t)
-    own = delta(a, b) * delta(c, e) * (1 + (kappa - 1) * delta(a, c))
+    own = white * (1 + (kappa - 1) * delta(a, c))
     wick = delta(s, t) + delta(a, c) + delta(a, c) * delta(s, t)
+    plain = d_k * (d * sigma**2) ** 2
+    traces = [sp.Sum(of[a, a], (a, 0, d - 1)) for of in (of_x, of_y)]
     return {
-        "different tokens": (initial_second_moment(white, apart), d_k * (d * sigma**2) ** 2),
+        "different tokens": (initial_second_moment(white, apart), plain),
         "a token and itself": (
             initial_second_moment(own, apart),
-            d_k * (d * sigma**2) ** 2 * (1 + (kappa - 1) / d),
+            plain * (1 + (kappa - 1) / d),
         ),
         "different tokens, W_Q = W_K Gaussian": (
             initial_second_moment(white, sigma**4 * wick),
-            d_k * (d * sigma**2) ** 2 * (1 + (d_k + 1) / d),
+            plain * (1 + (d_k + 1) / d),
+        ),
+        "tokens of any second moments M, N: d_k σ⁴ tr M tr N": (
+            initial_second_moment(of_x[a, b] * of_y[c, e], apart),
+            d_k * sigma**4 * traces[0] * traces[1],
         ),
     }
 
 
 def initialised() -> Proof:
-    """The three cases, and each with the closed form of another."""
+    """The four cases, and some with the closed form of another."""
     cases = initial_variance()
-    (apart, plain), (own, with_kappa), (shared, with_size) = cases.values()
+    (apart, plain), (own, with_kappa), (shared, with_size), _ = cases.values()
     return Proof(
         steps=tuple(identity(f"Var S, {text}", *sides) for text, sides in cases.items()),
         mutations={
@@ -105,6 +112,44 @@ def initialised() -> Proof:
             "width for kappa": identity("cases exchanged", own, with_size),
         },
     )
+
+
+def initial_score(d: int, *drawn: Fraction) -> Fraction:
+    """(x·w)(u·y), d_k = 1: x, y of d entries, then w and u."""
+    x, y, w, u = (drawn[part * d : (part + 1) * d] for part in range(4))
+    query = sum((p * q for p, q in zip(x, w, strict=True)), Fraction(0))
+    key = sum((p * q for p, q in zip(y, u, strict=True)), Fraction(0))
+    return query * key
+
+
+def weights_with_mean() -> str:
+    """Weights ±1 + 1/2 in two channels of input that are equal."""
+    _, variance = moments(
+        lambda x, y, *w: initial_score(2, x, x, y, y, *(weight + Fraction(1, 2) for weight in w)),
+        SIGNS,
+        6,
+    )
+    require(variance != 4, "the mean of the weights does not matter")
+    return f"weights ±1 + 1/2, d = 2 equal inputs ±1, d_k = 1: Var S = {variance}, not 4"
+
+
+def one_token_and_kurtosis() -> str:
+    """x = y of entries -2, 0, 2 (κ = 4), weights ±1, d = 2."""
+    outcomes = [
+        initial_score(2, *x, *x, *w, *u) ** 2 * p
+        for x, p in drawn_pairs(RARE)
+        for w, _ in drawn_pairs(SIGNS)
+        for u, _ in drawn_pairs(SIGNS)
+    ]
+    variance = sum(outcomes, Fraction(0)) / 16
+    require(variance != 4, "a token and itself are as two tokens")
+    require(variance == 4 * (1 + Fraction(3, 2)), "not d² (1 + (κ - 1)/d)")
+    return f"a token and itself, κ = 4, d = 2, d_k = 1: Var S = {variance}, not 4"
+
+
+def drawn_pairs(law: Law) -> list[tuple[tuple[Fraction, Fraction], Fraction]]:
+    """Two independent entries, and the probability of each outcome."""
+    return [((x, y), p * r) for x, p in law for y, r in law]
 
 
 # -- Enumeration ----------------------------------------------------------------------------------
@@ -165,16 +210,17 @@ STATEMENTS = (
     Statement(
         id="ch11.thm1.init",
         where="beside Theorem 1: at initialisation",
-        says="With independent weights of variance 1/d and white inputs, the variance is d_k "
-        "between different tokens, d_k (1 + (κ - 1)/d) between a token and itself, and "
+        says="With independent weights of variance 1/d and inputs of |x|² = d in the mean, the "
+        "variance is d_k between different tokens, d_k (1 + (κ - 1)/d) between a token and itself, and "
         "d_k (1 + (d_k + 1)/d) between different tokens where W_Q = W_K is Gaussian.",
         formula=r"\operatorname{Var} S_{ij} = d_k\,(d\sigma^2)^2, \quad"
         r"\operatorname{Var} S_{ii} = d_k\,(d\sigma^2)^2\bigl(1 + \tfrac{\kappa-1}{d}\bigr)",
         verdict="conditional",
         hypotheses={
-            "inputs have uncorrelated entries of mean 0 and variance 1; for a token with itself, "
-            "E x_a² x_b² = 1 for a ≠ b": None,
-            "weights are independent of each other and of the inputs, of mean 0": None,
+            "for d_k itself: tokens independent of each other, E |x|² = d": one_token_and_kurtosis,
+            "for a token and itself, E x_a² x_b² = 1 for a ≠ b": None,
+            "with W_Q = W_K, entries of x uncorrelated, of variance 1": None,
+            "weights of mean 0, independent of each other and of the inputs": weights_with_mean,
         },
         proof=initialised,
     ),

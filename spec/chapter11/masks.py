@@ -135,6 +135,7 @@ STATEMENTS = (
         r" \quad M_{ij} = 0 \;(j \le i),\; -\infty \;(j > i)",
         verdict="conditional",
         hypotheses={"finite scores": infinite_scores},
+        proof=hidden_weight,
         check=Check(
             run=same_as_leaving_out,
             subject=lambda n: added(n, -mpmath.inf),

@@ -10,7 +10,7 @@ import sympy as sp
 
 from attnspec.spec.chapter11.complexity import total_cost
 from attnspec.spec.chapter11.heads import EXCESS, EXCESS_CHECK, concatenation, excess
-from attnspec.spec.chapter11.independence import initialised
+from attnspec.spec.chapter11.independence import initial_score, initialised
 from attnspec.spec.chapter11.masks import HIDING_CHECK, hidden_weight
 from attnspec.spec.chapter11.memory import tiled_memory
 from attnspec.spec.chapter11.retrieval import convex_combination, projection_shapes
@@ -24,14 +24,6 @@ __all__ = ["STATEMENTS"]
 
 
 # -- Objective 3: initialisation ------------------------------------------------------------------
-
-
-def initial_score(d: int, *drawn: Fraction) -> Fraction:
-    """x W U y for d_k = 1: x, y of d entries, then the entries of W and U."""
-    x, y, w, u = (drawn[part * d : (part + 1) * d] for part in range(4))
-    query = sum((a * b for a, b in zip(x, w, strict=True)), Fraction(0))
-    key = sum((a * b for a, b in zip(y, u, strict=True)), Fraction(0))
-    return query * key
 
 
 def at_initialisation(ratio: Callable[[int, Fraction], Any]) -> str:
@@ -105,8 +97,8 @@ STATEMENTS = (
         says="The variance of a score is d_k under standard initialisation.",
         formula=r"\operatorname{Var} S_{ij} = d_k\,(d\,\sigma_W^2)^2",
         verdict="imprecise",
-        exact="For white inputs and weights of variance 1/d. The default of a linear layer in "
-        "PyTorch gives d_k/9, a standard deviation of 0.02 at d = 768 gives 0.094 d_k, and "
+        exact="For weights of variance 1/d, and inputs of |x|² = d in the mean. The default of a "
+        "linear layer in PyTorch gives d_k/9, a standard deviation of 0.02 at d = 768 gives 0.094 d_k, and "
         "Xavier's for one head of 64 at d = 512 gives 3.16 d_k.",
         proof=initialised,
         check=Check(

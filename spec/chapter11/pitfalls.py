@@ -11,7 +11,7 @@ from attnspec.spec.chapter11.memory import tiled_memory
 from attnspec.spec.chapter11.random_scores import greatest_weights
 from attnspec.spec.evidence import binary, exact
 from attnspec.spec.evidence.linear import null_vector
-from attnspec.spec.evidence.statement import Check, Statement, require
+from attnspec.spec.evidence.statement import Check, Refuted, Statement, require
 
 __all__ = ["STATEMENTS"]
 
@@ -72,8 +72,7 @@ def not_identifiable(values: exact.Matrix) -> str:
     w = exact.weights(exact.positive((3, len(values)), seed=70))
     z = null_vector(np.hstack([values, exact.matrix([[1]] * len(values))]).T)
     if z is None:
-        require(False, "the output determines the weights")
-        return ""
+        raise Refuted("the output determines the weights")
     other = w + z * (w.min() / max(abs(z)) / 2)
     require((other != w).any() and (other > 0).all(), "no other weights")
     require((other.sum(-1) == 1).all(), "other rows do not sum to 1")

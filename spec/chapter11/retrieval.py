@@ -83,12 +83,18 @@ def convex_combination() -> Proof:
         return sp.Sum(A[i, j] ** power * along(lambda c: V[j, c]), keys(j))
 
     left = along(lambda c: sp.Sum(A[i, j] * V[j, c], keys(j)))
+    weight, gap = sp.symbols("A g", nonnegative=True)
+    any_gap = sp.Symbol("g", real=True)
     return Proof(
         steps=(
             identity("b - f·o_i = Σ_j A_ij (b - f·v_j), where Σ_j A_ij = 1", left, combined(1),
                      stochastic=[A]),
+            Step("A (b - f·v) >= 0 for A >= 0 and f·v <= b",
+                 lambda: bool((weight * gap).is_nonnegative)),
         ),
         mutations={
+            "values on both sides of b": Step("A (b - f·v) >= 0 for any v",
+                                              lambda: bool((weight * any_gap).is_nonnegative)),
             "rows do not sum to 1": identity("without Σ_j A_ij = 1", left, combined(1)),
             "squared weights": identity("with A²", left, combined(2), stochastic=[A]),
             "the plain mean": identity("with 1 for every A_ij", left, combined(0), stochastic=[A]),

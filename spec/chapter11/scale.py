@@ -88,7 +88,7 @@ STATEMENTS = (
         verdict="conditional",
         hypotheses=INDEPENDENT,
         proof=scaled_variance,
-        properties=("scale-multiplies-queries", "scale-of-any-sign"),
+        properties=("scale-multiplies-queries", "scale-of-any-sign", "gradients-follow-scale"),
     ),
     Statement(
         id="ch11.def6.essential",

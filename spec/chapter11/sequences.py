@@ -142,12 +142,14 @@ def steps_of_recurrence() -> Proof:
     step = sp.Symbol("t", integer=True, nonnegative=True)
     transition = sp.MatrixSymbol("W", size, size)
     growth = sp.Symbol("rho", positive=True)
+    x = sp.MatrixSymbol("x", size, 1)
     less, more = growth / (1 + growth), 1 + growth
     return Proof(
         steps=(
             matrices("no step: W⁰ = I", transition**0, sp.Identity(size)),
             matrices("one more step: W Wᵗ = Wᵗ⁺¹", transition * transition**step,
                      transition ** (step + 1)),
+            matrices("|W x|² = |x|² where Wᵀ = W⁻¹", x.T * transition.I * transition * x, x.T * x),
             Step("ρᵗ → 0 for 0 < ρ < 1", lambda: sp.limit(less**step, step, sp.oo) == 0),
             Step("ρᵗ → ∞ for ρ > 1", lambda: sp.limit(more**step, step, sp.oo) == sp.oo),
         ),

@@ -191,6 +191,8 @@ STATEMENTS = (
             "weights-sum-to-one",
             "weights-are-probabilities",
             "long-rows-keep-their-mass",
+            "equal-scores-average-plainly",
+            "constant-bias-changes-nothing",
             "only-key-returns-its-value",
             "visible-nan-is-not-lost",
         ),
