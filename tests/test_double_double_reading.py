@@ -12,6 +12,7 @@ from attnspec.oracle.double_double import products, reading
 from attnspec.oracle.double_double.forward import Bounded
 from attnspec.oracle.double_double.pairs import Pair
 from attnspec.oracle.double_double.scratch import Scratch, workspace
+from attnspec.oracle.double_double.slices import narrow, unit_of
 from attnspec.oracle.double_double.totals import TINY, Total
 
 
@@ -90,6 +91,29 @@ def test_operands_times_their_scale_are_the_keys(
                 wanted[(7 if b == 0 else 9) :] = 0
                 assert np.array_equal(back[h], wanted)
     assert np.all(np.ldexp(block.whole, operand.exponent)[..., 3] == 1)
+
+
+@pytest.mark.usefixtures("_short")
+def test_products_with_rows_have_the_error_of_the_largest_keys(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reading, "BLOCK", 8)  # of an operand's numbers, as many as keys here
+    p = problem(3, 12, mask=np.ones(12, np.bool_))
+    short = np.rint(p.k * 2.0**8) * 2.0**-8  # without a second slice
+    p = p.replace(k=short * np.where(np.arange(12) // 4 == 1, 1.0, 2.0**-8)[:, None])
+    group = next(iter(reading.groups(p)))
+    rows = np.ones((1, 3, 3))
+    size, into = rows.sum(-1, keepdims=True), list(np.empty((4, *rows.shape)))
+    a = narrow(Pair.of(rows), unit_of(size), terms=3, into=into)
+
+    def error(keys: slice) -> float:
+        out = Pair(*np.empty((2, 1, 3, keys.stop - keys.start)))
+        lost = products.row_products(a, size, group.key, keys, work=Scratch(), out=out)
+        unscaled = np.ldexp(p.k[0, 0, keys], -group.key.exponent[0]).sum(-1)
+        assert np.allclose(out.high[0], unscaled, rtol=0, atol=1e-15)
+        return float(lost.max())
+
+    assert error(slice(0, 12)) == error(slice(4, 8)) > 2 * error(slice(8, 12))
 
 
 def test_scratch_gives_arrays_again_and_apart() -> None:

@@ -5,7 +5,8 @@ exact result, is at most `ERROR` = 2^-98, far above the constants that are known
 Popescu, "Tight and rigorous error bounds for basic building blocks of double-word arithmetic", ACM
 Trans. Math. Softw. 44, 2017): 3u² for a sum of pairs (their algorithm 6), 3u² for pair times
 number (8), 7u² for a product (10), about 15u² for a quotient (17), u² being 2^-106. They hold for
-operands with |low| <= u |high|, which every result here fulfils, and without overflow. An
+operands with |low| <= u |high|, which every result here fulfils, and without overflow. (Matrix
+products that cancel may have |low| <= 3u |high|: a few u² more, for which ERROR has room.) An
 underflow adds at most 2^-1070 in all (over |y| in x / y); callers scale so that this is far below
 what they claim.
 """
