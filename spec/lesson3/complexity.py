@@ -130,8 +130,8 @@ def crossings() -> Proof:
             at("Llama-3-8B, layer: 16384", quadratic + grouped["own"], grouped["mlp"], 16384),
         ),
         mutations={
-            "as printed": at("n²d terms = MLP at d", QUADRATIC, MLP, d),
-            "whole layer as printed": at("whole layer = MLP at d", QUADRATIC + OWN, MLP, d),
+            "printed": at("n²d terms = MLP at d", QUADRATIC, MLP, d),
+            "printed, for the whole layer": at("whole layer = MLP at d", QUADRATIC + OWN, MLP, d),
         },
     )
 

