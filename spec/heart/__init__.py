@@ -2,6 +2,7 @@
 
 SECTIONS = (
     "roles",
+    "projections",
     "formula",
     "example",
     "attention_code",

@@ -27,6 +27,15 @@ def is_the_triangle(mask: Any) -> str:
     return "25 printed entries; token i hides the tokens after it, and sees itself"
 
 
+def two_new_tokens() -> str:
+    """2 queries at the end of 5 keys."""
+    i, j = np.indices((2, 5))
+    from_the_top, from_the_end = j > i, ~binary.causal(2, 5)
+    require((from_the_top != from_the_end).any(), "both alignments hide the same keys")
+    seen = [int((~mask).sum()) for mask in (from_the_top, from_the_end)]
+    return f"2 new tokens over 5 keys: the rule (j > i) shows {seen[0]} of the {seen[1]} places due"
+
+
 def broadcasts(shape: Any) -> str:
     """One mask for a batch of 3, in this shape, against a mask for each."""
     [x] = listings.inputs((3, 5, 8), seed=5)
@@ -82,7 +91,7 @@ STATEMENTS = (
         says="True strictly above the diagonal; 5 × 5 printed.",
         formula=r"m_{ij} = (j > i)",
         verdict="true",
-        hypotheses={"as many queries as keys": None},
+        hypotheses={"as many queries as keys": two_new_tokens},
         check=Check(
             run=is_the_triangle,
             subject=listings.later,

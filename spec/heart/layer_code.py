@@ -60,6 +60,14 @@ def has_variance_one(draw: Any) -> str:
     return f"variance {q.var():.4f} over 2000 × 2048 entries, seeds 3 and 0, 5σ band {band:.3f}"
 
 
+def wider_tokens() -> str:
+    """Tokens of variance 4."""
+    [x] = listings.inputs((2000, 64), seed=3)
+    variance = (2 * x @ listings.draw(64, 2048)).var()
+    require(variance > 3, "the variance is still 1")
+    return f"tokens of variance 4: queries of variance {variance:.2f}"
+
+
 # -- shapes ---------------------------------------------------------------------------------------
 
 
@@ -95,7 +103,7 @@ STATEMENTS = (
         says="Small random values: normal, of standard deviation 1/√d_model.",
         formula=r"W_{al} \sim \mathcal N(0, 1/d)\ \Rightarrow\ \mathrm{Var}\,q_l = 1",
         verdict="true",
-        hypotheses={"tokens of covariance I": None},
+        hypotheses={"tokens of covariance I": wider_tokens},
         proof=query_variance,
         check=Check(
             run=has_variance_one,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import ml_dtypes
@@ -13,6 +14,7 @@ from attnspec.spec.heart import listings
 __all__ = ["STATEMENTS"]
 
 CLOSE = 1e-13
+NUMPY_2 = int(np.__version__.partition(".")[0]) >= 2
 Q, K, V = listings.inputs((2, 6, 4), (2, 6, 4), (2, 6, 3), seed=1)
 
 
@@ -94,18 +96,17 @@ def read_the_other_way() -> str:
     return "read as True = visible, rows see only later keys, and the last row none"
 
 
-def widens(listing: Any) -> str:
-    """float16 and float32 in: what comes out."""
-    found = {}
+def widens(divisor: Any) -> str:
+    """float16 and float32 scores over √d_k: a scalar of NumPy has a type, a number has none."""
+    over = divisor(Q.shape[-1])
     for kind in (np.float16, np.float32):
-        found[kind.__name__] = listing(*(x.astype(kind) for x in (Q, K, V))).dtype.name
-    require(set(found.values()) == {"float64"}, f"{found}")
-    return f"NumPy {np.__version__}: float16 and float32 in, float64 weights out"
-
-
-def in_own_type(q: Any, k: Any, v: Any) -> Any:
-    """Weights when √d_k is a number of Python, which takes the type of the array."""
-    return listings.stable_softmax(q @ k.transpose(0, 2, 1) / float(np.sqrt(q.shape[-1])))
+        typed = isinstance(over, np.generic)
+        found = np.promote_types(kind, over.dtype) if typed else np.dtype(kind)
+        require(found == np.float64, f"{kind.__name__} scores stay {found}")
+        if NUMPY_2:
+            weights = listings.attention(*(x.astype(kind) for x in (Q, K, V)))[1]
+            require(weights.dtype == found, f"the listing gives {weights.dtype}")
+    return "NumPy 2: float16 and float32 in, float64 weights out"
 
 
 STATEMENTS = (
@@ -186,10 +187,10 @@ STATEMENTS = (
         "float32 scores to float64.",
         check=Check(
             run=widens,
-            subject=lambda q, k, v: listings.attention(q, k, v)[1],
+            subject=np.sqrt,
             mutations={
-                "√d_k a Python number": in_own_type,
-                "cast back": lambda q, k, v: listings.attention(q, k, v)[1].astype(q.dtype),
+                "a number of Python": math.sqrt,
+                "in half precision": lambda size: np.float16(np.sqrt(size)),
             },
         ),
     ),

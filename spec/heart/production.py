@@ -11,7 +11,14 @@ import numpy as np
 from attnspec.spec.evidence import binary, costs
 from attnspec.spec.evidence.figure import Figure
 from attnspec.spec.evidence.statement import Check, Statement, require
-from attnspec.spec.lesson3.heads import HEADS, WO, X, concatenated, head
+from attnspec.spec.lesson3.heads import (
+    HEADS,
+    WO,
+    X,
+    blocks_of_the_output_matrix,
+    concatenated,
+    head,
+)
 
 __all__ = ["STATEMENTS"]
 
@@ -192,6 +199,7 @@ STATEMENTS = (
         exact="Heads are independent up to W_O, whose parts must be summed over the devices. And "
         "not only heads divide: channels do with a sum of scores, keys with a merge of sums. With "
         "fewer key heads than devices, keys are held twice.",
+        proof=blocks_of_the_output_matrix,
         check=Check(
             run=sums_over_devices,
             subject=sum,

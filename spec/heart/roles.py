@@ -1,4 +1,4 @@
-"""Intuition and projections: who attends to whom, and why queries and keys are two."""
+"""Intuition: self and cross, and what is within reach."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from typing import Any
 import sympy as sp
 
 from attnspec.spec.evidence import binary, exact
+from attnspec.spec.evidence.shapes import shaped
 from attnspec.spec.evidence.statement import Check, Proof, Statement, require
 from attnspec.spec.evidence.sums import identity
-from attnspec.spec.evidence.symbols import Q, channels
+from attnspec.spec.evidence.symbols import A, keys
 
 __all__ = ["STATEMENTS"]
 
@@ -23,6 +24,23 @@ X, Y = binary.integers((3, 4), seed=5), binary.integers((5, 4), seed=6)
 def cross(x: Any, y: Any) -> exact.Matrix:
     """Queries from x, keys and values from y."""
     return binary.attention(x @ WQ, y @ WK, y @ WV)
+
+
+def shapes_of_cross_attention() -> Proof:
+    """n queries over m keys, for all sizes."""
+    n, m, d, dk, dv = sp.symbols("n m d d_k d_v", integer=True, positive=True)
+    x, y, weights = (sp.MatrixSymbol(*parts) for parts in (("X", n, d), ("Y", m, d), ("A", n, m)))
+    w, wv = sp.MatrixSymbol("W", d, dk), sp.MatrixSymbol("W_V", d, dv)
+    return Proof(
+        steps=(
+            shaped("(X W_Q)(Y W_K)ᵀ: n × m", (x, w, w.T, y.T), (n, m)),
+            shaped("A (Y W_V): n × d_v", (weights, y, wv), (n, dv)),
+        ),
+        mutations={
+            "values of its own": shaped("A (X W_V)", (weights, x, wv), (n, dv)),
+            "square scores": shaped("n × n", (x, w, w.T, y.T), (n, n)),
+        },
+    )
 
 
 def asks_of_the_other(attention: Any) -> str:
@@ -55,6 +73,20 @@ def word_before(words: Sequence[str]) -> str:
     return words[words.index("it") - 1]
 
 
+def response_to_a_value() -> Proof:
+    """∂o_ib/∂v_jc for any number of keys: v_l moves by δ_lj δ_bc."""
+    i, j, l, b, c = sp.symbols("i j l b c", integer=True)  # noqa: E741
+    delta = sp.KroneckerDelta
+    moved = sp.Sum(A[i, l] * delta(l, j) * delta(b, c), keys(l))
+    return Proof(
+        steps=(identity("∂o_ib/∂v_jc = A_ij δ_bc", moved, A[i, j] * delta(b, c)),),
+        mutations={
+            "transposed": identity("A_ji δ_bc", moved, A[j, i] * delta(b, c)),
+            "channels mixed": identity("A_ij", moved, A[i, j]),
+        },
+    )
+
+
 def all_within_reach(weights: Any) -> str:
     """∂o_i/∂v_j = A_ij is positive for every pair."""
     a = weights(X @ WQ, X @ WK)
@@ -74,61 +106,6 @@ def masked_pairs() -> str:
     return f"under a causal mask {hidden} of 9 pairs have weight 0"
 
 
-# -- projections ----------------------------------------------------------------------------------
-
-
-def projects(projection: Any) -> str:
-    """x_i W, row by row, in all three widths."""
-    for w in (WQ, WK, WV):
-        whole = projection(X, w)
-        require(whole.shape == (3, w.shape[1]), f"the shape is {whole.shape}")
-        for i in range(3):
-            row = [sum(X[i, a] * w[a, b] for a in range(4)) for b in range(w.shape[1])]
-            require(binary.same(whole[i], row), f"row {i} is not x_{i} W")
-    return "3 tokens of width 4 to widths 2, 2, 3: the matrix form is the form token by token"
-
-
-def with_one_matrix(claim: Any) -> str:
-    """W_Q = W_K: which queries and keys are equal, and what the scores look like."""
-    x = exact.matrix([[1, 0], [3, 0], [0, 1]])
-    q = k = x @ exact.matrix([[1, 1], [0, 1]])
-    pairs = [(i, j) for i in range(3) for j in range(3) if binary.same(q[i], k[j])]
-    require(set(pairs) == set(claim(3)), f"equal are q_i and k_j for {pairs}")
-    s = q @ k.T
-    require(binary.same(s, s.T), "S is not symmetric")
-    require(s.max() in s.diagonal(), "the greatest score is not on the diagonal")
-    require(s[0].argmax() != 0, "every row has its greatest score on the diagonal")
-    return "W_Q = W_K, 3 tokens: q_i = k_j only for i = j; S symmetric; token 1 prefers token 2"
-
-
-def distance_of_queries() -> Proof:
-    """S_ii + S_jj - 2 S_ij for S = Q Qᵀ, any sizes: so S_ij is at most the mean of the two."""
-    i, j, a = sp.symbols("i j a", integer=True)
-
-    def score(row: Any, column: Any) -> Any:
-        return sp.Sum(Q[row, a] * Q[column, a], channels(a))
-
-    square = sp.Sum((Q[i, a] - Q[j, a]) ** 2, channels(a))
-    return Proof(
-        steps=(
-            identity(
-                "S_ii + S_jj - 2 S_ij = |q_i - q_j|²",
-                score(i, i) + score(j, j) - 2 * score(i, j),
-                square,
-            ),
-            identity("S_ij = S_ji", score(i, j), score(j, i)),
-        ),
-        mutations={
-            "the other sign": identity(
-                "S_ii + S_jj + 2 S_ij = |q_i - q_j|²",
-                score(i, i) + score(j, j) + 2 * score(i, j),
-                square,
-            ),
-            "all queries equal": identity("S_ij = S_ii", score(i, j), score(i, i)),
-        },
-    )
-
-
 STATEMENTS = (
     Statement(
         id="heart.learn.cross",
@@ -136,6 +113,7 @@ STATEMENTS = (
         says="Self-attention works on one sequence; cross-attention asks one of the other.",
         formula=r"\mathrm{softmax}\bigl(XW_Q (YW_K)^\top/\sqrt{d_k}\bigr)\, YW_V",
         verdict="true",
+        proof=shapes_of_cross_attention,
         check=Check(
             run=asks_of_the_other,
             subject=cross,
@@ -174,6 +152,7 @@ STATEMENTS = (
         formula=r"\partial o_i/\partial v_j = A_{ij} I,\quad A_{ij} > 0",
         verdict="conditional",
         hypotheses={"no mask, finite scores": masked_pairs},
+        proof=response_to_a_value,
         check=Check(
             run=all_within_reach,
             subject=lambda q, k: exact.weights(binary.exponentials(q, k)),
@@ -183,39 +162,5 @@ STATEMENTS = (
             },
         ),
         properties=("output-averages-values",),
-    ),
-    Statement(
-        id="heart.proj",
-        where="The three projection matrices",
-        says="Each token makes a query, a key and a value; the matrix form makes all at once.",
-        formula=r"q_i = x_i W_Q,\quad k_i = x_i W_K,\quad v_i = x_i W_V",
-        verdict="true",
-        check=Check(
-            run=projects,
-            subject=lambda x, w: x @ w,
-            mutations={
-                "tokens are mixed": lambda x, w: x.cumsum(0) @ w,
-                "with a bias": lambda x, w: x @ w + 1,
-            },
-        ),
-    ),
-    Statement(
-        id="heart.sepqk",
-        where="The three projection matrices, why two",
-        says="With one matrix for both, every token would have the same query and key.",
-        formula=r"W_Q = W_K \Rightarrow q_i = k_i,\ S = S^\top,\ S_{ij} \le (S_{ii}+S_{jj})/2",
-        verdict="imprecise",
-        exact="Each token's query equals its own key, not that of others. The scores become "
-        "symmetric and positive semidefinite, with the greatest on the diagonal; a row may still "
-        "prefer another token.",
-        proof=distance_of_queries,
-        check=Check(
-            run=with_one_matrix,
-            subject=lambda n: [(i, i) for i in range(n)],
-            mutations={
-                "the same for every token": lambda n: [(i, j) for i in range(n) for j in range(n)],
-                "never equal": lambda n: [],
-            },
-        ),
     ),
 )

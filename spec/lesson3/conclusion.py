@@ -6,9 +6,12 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import sympy as sp
 
 from attnspec.spec.evidence import binary, exact
-from attnspec.spec.evidence.statement import Check, Statement, require
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+from attnspec.spec.evidence.symbols import A, keys
 from attnspec.spec.lesson3.complexity import short_sequences
 from attnspec.spec.lesson3.heads import grouped_keys
 from attnspec.spec.lesson3.masks import causal_attention, one_token_ahead
@@ -16,6 +19,27 @@ from attnspec.spec.lesson3.masks import causal_attention, one_token_ahead
 __all__ = ["STATEMENTS"]
 
 Q, K, V = (binary.integers((5, 3), seed=seed) for seed in (4, 5, 6))
+
+
+def within_its_values() -> Proof:
+    """Any bound M of the values bounds the average: M - o is a sum of A_ij (M - v_j) >= 0."""
+    i, j, c = sp.symbols("i j c", integer=True)
+    bound, slope, shift = sp.symbols("M b c_0")
+    v = sp.IndexedBase("V")
+    out = sp.Sum(A[i, j] * v[j, c], keys(j))
+    rest = sp.Sum(A[i, j] * (bound - v[j, c]), keys(j))
+    moved = sp.Sum(A[i, j] * (slope * v[j, c] + shift), keys(j))
+    affine = slope * out + shift
+    return Proof(
+        steps=(
+            identity("M - o_i = Σ_j A_ij (M - v_j)", bound - out, rest, stochastic=(A,)),
+            identity("o_i of b v + c is b o_i + c", moved, affine, stochastic=(A,)),
+        ),
+        mutations={
+            "rows of any sum": identity("M - o_i = Σ_j A_ij (M - v_j)", bound - out, rest),
+            "the other side": identity("o_i - M", out - bound, rest, stochastic=(A,)),
+        },
+    )
 
 
 def averages_the_visible(attention: Any) -> str:
@@ -60,6 +84,7 @@ STATEMENTS = (
             "as many key heads as heads, h·d_k = h·d_v = d (for 4d²)": grouped_keys,
             "projections counted elsewhere (for O(n²d))": short_sequences,
         },
+        proof=within_its_values,
         check=Check(
             run=averages_the_visible,
             subject=causal_attention,

@@ -7,9 +7,11 @@ from typing import Any
 
 import mpmath
 import numpy as np
+import sympy as sp
 
 from attnspec.spec.evidence import binary, digits, exact
-from attnspec.spec.evidence.statement import Check, Statement, require
+from attnspec.spec.evidence.shapes import shaped
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
 
 __all__ = ["STATEMENTS"]
 
@@ -17,6 +19,24 @@ WQ, WK, WV = (binary.integers((4, width), seed=seed) for seed, width in enumerat
 
 
 # -- projections ----------------------------------------------------------------------------------
+
+
+def shapes() -> Proof:
+    """n tokens of width d, for all sizes."""
+    n, d, dk, dv = sp.symbols("n d d_k d_v", integer=True, positive=True)
+    H, A = sp.MatrixSymbol("H", n, d), sp.MatrixSymbol("A", n, n)
+    W, WV = sp.MatrixSymbol("W", d, dk), sp.MatrixSymbol("W_V", d, dv)
+    return Proof(
+        steps=(
+            shaped("H W_Q and H W_K: n × d_k", (H, W), (n, dk)),
+            shaped("(H W_Q)(H W_K)ᵀ: n × n", (H, W, W.T, H.T), (n, n)),
+            shaped("A (H W_V): n × d_v", (A, H, WV), (n, dv)),
+        ),
+        mutations={
+            "W transposed": shaped("H Wᵀ: n × d_k", (H, W.T), (n, dk)),
+            "scores of channels": shaped("QᵀK: n × n", (W.T, H.T, H, W), (n, n)),
+        },
+    )
 
 
 def projects_rows(projection: Any) -> str:
@@ -98,6 +118,7 @@ STATEMENTS = (
         says="Queries, keys and values are linear projections of the tokens.",
         formula=r"Q = HW_Q,\quad K = HW_K,\quad V = HW_V",
         verdict="true",
+        proof=shapes,
         check=Check(
             run=projects_rows,
             subject=lambda x, w: x @ w,

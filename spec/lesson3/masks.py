@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import mpmath
 import numpy as np
+import sympy as sp
 
 from attnspec.spec.evidence import binary, digits, exact
+from attnspec.spec.evidence.expressions import scalars
 from attnspec.spec.evidence.linear import determinant, identity_matrix
-from attnspec.spec.evidence.statement import Check, Statement, require
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
 
 __all__ = ["STATEMENTS"]
 
@@ -22,6 +25,30 @@ Q, K, V = (binary.integers((5, 3), seed=seed) for seed in (1, 2, 3))
 def additive(hidden: Any) -> Any:
     """M: -∞ where hidden."""
     return np.where(hidden, mpmath.mpf("-inf"), mpmath.mpf(0))
+
+
+def vanishes() -> Proof:
+    """e^(s + M) over any total Z, for M = -∞ and for a large finite one."""
+    s, total, large = sp.symbols("s Z B", positive=True)
+    hidden = sp.exp(s - sp.oo) / total
+    leak = sp.exp(s - large) / total
+    return Proof(
+        steps=(
+            scalars("e^(s - ∞)/Z = 0", hidden, 0),
+            scalars("e^(s - B)/Z = e^-B e^s/Z, never 0", leak, sp.exp(s) / total * sp.exp(-large)),
+        ),
+        mutations={
+            "B for ∞": scalars("e^(s - B)/Z = 0", leak, 0),
+            "0 for ∞": scalars("e^s/Z = 0", sp.exp(s) / total, 0),
+        },
+    )
+
+
+def other_layers_that_mix() -> str:
+    """A layer before that subtracts the mean over the tokens."""
+    centred = [K[:t] - K[:t].sum(0) / Fraction(t) for t in (3, 5)]
+    require(not binary.same(centred[0], centred[1][:3]), "the prefix is unchanged")
+    return "a layer that subtracts the mean over the tokens shows token 5 to rows 1 to 3"
 
 
 def hides_the_future(mask: Any) -> str:
@@ -109,6 +136,7 @@ STATEMENTS = (
         formula=r"M_{ij} = 0\ (j \le i),\quad -\infty\ (j > i)\ \Rightarrow\ A_{ij} = 0\ (j > i)",
         verdict="true",
         hypotheses={"finite scores": infinite_scores},
+        proof=vanishes,
         check=Check(
             run=hides_the_future,
             subject=additive,
@@ -143,7 +171,7 @@ STATEMENTS = (
         says="The mask makes the model autoregressive and lets all places train in one pass.",
         formula=r"\mathrm{Attn}(H)_{1..t} = \mathrm{Attn}(H_{1..t})\quad\text{for every } t",
         verdict="true",
-        hypotheses={"the other layers act on each token by itself": None},
+        hypotheses={"the other layers act on each token by itself": other_layers_that_mix},
         check=Check(
             run=prefixes_are_first_rows,
             subject=causal_attention,

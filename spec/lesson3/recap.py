@@ -12,6 +12,8 @@ import sympy as sp
 from attnspec.spec.evidence import binary, exact
 from attnspec.spec.evidence.expressions import matrices, scalars
 from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+from attnspec.spec.evidence.symbols import G, queries, values
 
 __all__ = ["STATEMENTS"]
 
@@ -24,6 +26,22 @@ def embedding_gradient(tokens: list[int], dh: exact.Matrix, vocabulary: int) -> 
     for token, row in zip(tokens, dh, strict=True):
         dE[token] = dE[token] + row
     return dE
+
+
+def gradient_of_lookup() -> Proof:
+    """H_ic = Σ_s T_is E_sc with one-hot rows T_i; E_tb moves, <G, H> with it."""
+    i, s, t, b, c, size = sp.symbols("i s t b c V", integer=True, positive=True)
+    T, delta = sp.IndexedBase("T"), sp.KroneckerDelta
+    move = sp.Sum(T[i, s] * delta(s, t) * delta(c, b), (s, 1, size))
+    moved = sp.Sum(G[i, c] * move, queries(i), values(c))
+    row = sp.Sum(T[i, t] * G[i, b], queries(i))
+    return Proof(
+        steps=(identity("dE_tb = Σ_i T_it G_ib", moved, row),),
+        mutations={
+            "dense": identity("dE_tb = Σ_i G_ib", moved, sp.Sum(G[i, b], queries(i))),
+            "transposed": identity("Σ_i T_ti G_ib", moved, sp.Sum(T[t, i] * G[i, b], queries(i))),
+        },
+    )
 
 
 def overwritten(tokens: list[int], dh: exact.Matrix, vocabulary: int) -> exact.Matrix:
@@ -155,6 +173,7 @@ STATEMENTS = (
         formula=r"E \in \mathbb{R}^{V\times d},\quad dE_t = \textstyle\sum_{i:\,t_i = t} dH_i",
         verdict="conditional",
         hypotheses={"the output matrix is not tied to E": tied_head_is_dense},
+        proof=gradient_of_lookup,
         check=Check(
             run=rows_of_tokens,
             subject=embedding_gradient,
