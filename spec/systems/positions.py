@@ -14,7 +14,7 @@ from attnspec.spec.evidence.expressions import scalars
 from attnspec.spec.evidence.linear import powers
 from attnspec.spec.evidence.statement import Check, Proof, Statement, Step, require
 
-__all__ = ["STATEMENTS", "rotated"]
+__all__ = ["STATEMENTS", "TURNS", "rotated"]
 
 TURNS = (
     matrix([["3/5", "-4/5"], ["4/5", "3/5"]]),

@@ -20,7 +20,7 @@ from attnspec.spec.evidence.exact import Matrix
 from attnspec.spec.evidence.expressions import scalars
 from attnspec.spec.evidence.statement import Check, Proof, Statement, require
 
-__all__ = ["STATEMENTS"]
+__all__ = ["STATEMENTS", "by_sums", "every_partition"]
 
 NOTHING = float("-inf")
 TWO = Fraction(2)

@@ -1,0 +1,269 @@
+"""The Jacobian of softmax, J = diag(a) - a aᵀ: what kind of matrix it is, and how large."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import numpy as np
+import sympy as sp
+
+from attnspec.spec.evidence import exact
+from attnspec.spec.evidence.exact import Matrix, matrix
+from attnspec.spec.evidence.expressions import scalars
+from attnspec.spec.evidence.linear import determinant, identity_matrix, rank
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+
+__all__ = ["STATEMENTS"]
+
+i, j, other = sp.symbols("i j l", integer=True)
+n = sp.Symbol("n", integer=True, positive=True)
+a, x, y = (sp.IndexedBase(name) for name in ("a", "x", "y"))
+delta = sp.KroneckerDelta
+
+
+def over(index: Any) -> tuple[Any, Any, Any]:
+    """The range of an index, for `Sum`."""
+    return index, 0, n - 1
+
+
+def jacobian(row: Any, column: Any) -> Any:
+    """J_ij, symbolic."""
+    return a[row] * (delta(row, column) - a[column])
+
+
+def jacobian_of(weights: Matrix) -> Matrix:
+    """J, exactly."""
+    return np.asarray(np.diag(weights) - np.outer(weights, weights))
+
+
+def distribution(size: int, *, seed: int) -> Matrix:
+    """Positive weights that sum to 1."""
+    return np.asarray(exact.weights(exact.positive((1, size), seed=seed))[0])
+
+
+# -- J1 = 0, symmetric, positive ------------------------------------------------------------------
+
+
+def rows_symmetry_trace() -> Proof:
+    """For any vectors x and y: xᵀJy = yᵀJx is symmetry."""
+    form, transposed = (
+        sp.Sum(left[i] * jacobian(i, j) * right[j], over(i), over(j))
+        for left, right in ((x, y), (y, x))
+    )
+    row = sp.Sum(jacobian(i, j), over(j))
+    trace = sp.Sum(a[i] * (1 - a[i]), over(i))
+    squares = sp.Sum(a[i] ** 2, over(i))
+    return Proof(
+        steps=(
+            identity("J 1 = 0", row, 0, stochastic=[a]),
+            identity("xᵀ J y = yᵀ J x", form, transposed),
+            identity("tr J = 1 - Σ a²", trace, 1 - squares, stochastic=[a]),
+        ),
+        mutations={
+            "weights that do not sum to 1": identity("J 1 = 0", row, 0),
+            "no outer product": identity("diag(a) 1 = 0", sp.Sum(a[i] * delta(i, j), over(j)), 0),
+            "the trace of diag(a)": identity("tr J = 1", trace, 1, stochastic=[a]),
+        },
+    )
+
+
+def form_is_a_variance() -> Proof:
+    """Half the mean squared difference; zero only for constant x if all a > 0."""
+    form = sp.Sum(x[i] * jacobian(i, j) * x[j], over(i), over(j))
+    pairs = sp.Sum(a[i] * a[j] * (x[i] - x[j]) ** 2, over(i), over(j))
+    mean = sp.Sum(a[j] * x[j], over(j))
+    centred = sp.Sum(a[i] * (x[i] - mean) ** 2, over(i))
+    return Proof(
+        steps=(
+            identity("xᵀ J x = ½ Σ_ij a_i a_j (x_i - x_j)²", form, pairs / 2, stochastic=[a]),
+            identity("xᵀ J x = Σ a (x - Σ a x)²", form, centred, stochastic=[a]),
+        ),
+        mutations={
+            "not halved": identity("Σ_ij a_i a_j (x_i - x_j)²", form, pairs, stochastic=[a]),
+            "not centred": identity(
+                "Σ a x²", form, sp.Sum(a[i] * x[i] ** 2, over(i)), stochastic=[a]
+            ),
+            "sums": identity(
+                "½ Σ_ij a_i a_j (x_i + x_j)²",
+                form,
+                sp.Sum(a[i] * a[j] * (x[i] + x[j]) ** 2, over(i), over(j)) / 2,
+                stochastic=[a],
+            ),
+        },
+    )
+
+
+def kernel_is_constant(build: Any) -> str:
+    """Rank n - 1 and J 1 = 0 for positive weights, n = 1..6."""
+    for size in range(1, 7):
+        j_matrix = build(distribution(size, seed=size))
+        require(rank(j_matrix) == size - 1, f"n = {size}: rank {rank(j_matrix)}")
+        require(all(j_matrix.sum(1) == 0), f"n = {size}: J 1 is not 0")
+    return "n = 1..6: rank n - 1, J 1 = 0, exactly"
+
+
+def zero_weight() -> str:
+    """A weight of 0 adds its own direction to the kernel."""
+    found = rank(jacobian_of(matrix(["1/2", "1/2", "0"])))
+    require(found == 1, f"rank {found}")
+    return "a = (1/2, 1/2, 0): rank 1, not 2"
+
+
+# -- At most one half -----------------------------------------------------------------------------
+
+
+def absolute_row_sums() -> Proof:
+    """Σ_j |J_ij| = 2 a_i (1 - a_i) ≤ ½; by symmetry the columns too, so ‖J‖_p ≤ ½ between."""
+    off = sp.Sum(a[i] * (1 - delta(i, j)) * a[j], over(j))
+    w = sp.Symbol("a_i", real=True)
+    return Proof(
+        steps=(
+            identity(
+                "|J_ii| + Σ_(j≠i) |J_ij| = 2 a_i (1 - a_i)",
+                a[i] * (1 - a[i]) + off,
+                2 * a[i] * (1 - a[i]),
+                stochastic=[a],
+            ),
+            scalars(
+                "½ - 2 a (1 - a) = 2 (a - ½)² ≥ 0",
+                sp.Rational(1, 2) - 2 * w * (1 - w),
+                2 * (w - sp.Rational(1, 2)) ** 2,
+            ),
+        ),
+        mutations={
+            "one part alone": identity(
+                "a_i (1 - a_i)", a[i] * (1 - a[i]) + off, a[i] * (1 - a[i]), stochastic=[a]
+            ),
+            "a bound of ¼": scalars(
+                "¼ - 2 a (1 - a)",
+                sp.Rational(1, 4) - 2 * w * (1 - w),
+                2 * (w - sp.Rational(1, 2)) ** 2,
+            ),
+        },
+    )
+
+
+def largest_stretch(bound: Fraction) -> str:
+    """p = 1, 2, ∞ over random weights and vectors; n = 2, a = ½ reaches the bound."""
+    for seed in range(40):
+        size = 2 + seed % 5
+        j_matrix, v = jacobian_of(distribution(size, seed=seed)), exact.rational((size,), seed=seed)
+        w = j_matrix @ v
+        require(abs(w).sum() <= bound * abs(v).sum(), f"p = 1: seed {seed}")
+        require((w * w).sum() <= bound**2 * (v * v).sum(), f"p = 2: seed {seed}")
+        require(abs(w).max() <= bound * abs(v).max(), f"p = ∞: seed {seed}")
+    tight = jacobian_of(matrix(["1/2", "1/2"])) @ matrix([1, -1])
+    require(all(abs(tight) == bound), f"J (1, -1) = {tight[0]} (1, -1) at a = ½, not {bound}")
+    return "40 weights of 2..6, p = 1, 2, ∞, exactly; a = ½ doubles nothing: eigenvalue ½"
+
+
+# -- Eigenvalues between the weights --------------------------------------------------------------
+
+
+def characteristic_polynomial() -> Proof:
+    """det(J - λ) = Π (a_k - λ) · (1 - Σ a_k² / (a_k - λ)): at λ = a_k its sign alternates."""
+    lam = sp.Symbol("lambda")
+    steps, mutations = [], {}
+    for size in (2, 3, 4):
+        w = sp.symbols(f"a_1:{size + 1}", positive=True)
+        found = (sp.diag(*w) - sp.Matrix(w) * sp.Matrix(w).T - lam * sp.eye(size)).det()
+        lemma = sp.prod(z - lam for z in w) * (1 - sum(z**2 / (z - lam) for z in w))
+        at = found.subs(lam, w[0])
+        value = -(w[0] ** 2) * sp.prod(z - w[0] for z in w[1:])
+        steps += [
+            scalars(f"n = {size}: determinant of the rank-one update", found, lemma),
+            scalars(f"n = {size}: at a_1 it is -a_1² Π_(l≠1) (a_l - a_1)", at, value),
+        ]
+    mutations["no update"] = scalars("Π (a_k - λ)", found, sp.prod(z - lam for z in w))
+    mutations["the other sign"] = scalars("at a_1: a_1² Π", at, -value)
+    return Proof(
+        sizes="n = 2 to 4 (determinants are expanded)",
+        steps=tuple(steps),
+        mutations=mutations,
+    )
+
+
+def one_between_neighbours(build: Any) -> str:
+    """The sign of det(J - a_(k)) is (-1)^k at the k-th smallest of n distinct weights."""
+    for size in range(2, 7):
+        w = matrix([Fraction(2 * k + 1) for k in range(size)]) / Fraction(size**2)
+        j_matrix = build(w)
+        require(determinant(j_matrix) == 0, f"n = {size}: 0 is no eigenvalue")
+        for k, weight in enumerate(w):
+            value = determinant(j_matrix - weight * identity_matrix(size))
+            sign = -1 if k % 2 == 0 else 1
+            require(value * sign > 0, f"n = {size}: no change of sign at weight {k}")
+    return "n = 2..6 distinct weights: one eigenvalue between neighbours, and 0, exactly"
+
+
+def tied_weights() -> str:
+    """Weights that agree pin an eigenvalue between them: not strictly between."""
+    w = matrix(["1/4", "1/4", "1/2"])
+    value = determinant(jacobian_of(w) - w[0] * identity_matrix(3))
+    require(value == 0, f"det = {value}")
+    return "a = (1/4, 1/4, 1/2): 1/4 is an eigenvalue itself"
+
+
+STATEMENTS = (
+    Statement(
+        id="ext.jac",
+        where="folklore; chapter 11, equation (9), for J itself",
+        says="J is symmetric, its rows sum to 0, its trace is 1 - Σa².",
+        formula=r"J\mathbf{1} = 0, \quad J^\top = J, \quad \mathrm{tr}\,J = 1 - \sum_i a_i^2",
+        verdict="true",
+        proof=rows_symmetry_trace,
+    ),
+    Statement(
+        id="ext.psd",
+        where="folklore; chapter 11, equation (9), for J itself",
+        says="J is the covariance of an index drawn by a: positive semidefinite, and 0 only along "
+        "constants if no weight is 0.",
+        formula=r"x^\top J x = \tfrac12 \sum_{ij} a_i a_j (x_i - x_j)^2 = \mathrm{Var}_a(x) \ge 0",
+        verdict="conditional",
+        hypotheses={"all weights positive, for the kernel": zero_weight},
+        proof=form_is_a_variance,
+        check=Check(
+            run=kernel_is_constant,
+            subject=jacobian_of,
+            mutations={
+                "diag(a) alone": np.diag,
+                "the outer product alone": lambda w: np.outer(w, w),
+            },
+        ),
+    ),
+    Statement(
+        id="ext.half",
+        where="Popoviciu 1935 and Riesz-Thorin; folklore for softmax; beside chapter 11, "
+        "Proposition 5",
+        says="Softmax stretches no vector to more than half its length, in any p-norm; two equal "
+        "weights reach it.",
+        formula=r"\|J\|_{p \to p} \le \tfrac12, \quad 1 \le p \le \infty",
+        verdict="true",
+        proof=absolute_row_sums,
+        check=Check(
+            run=largest_stretch,
+            subject=Fraction(1, 2),
+            mutations={"0.45": Fraction(9, 20), "1, which is not reached": Fraction(1)},
+        ),
+    ),
+    Statement(
+        id="ext.interlace",
+        where="Golub 1973 (rank-one update); beside chapter 11, Proposition 5",
+        says="J has the eigenvalue 0, and one between each two neighbouring weights.",
+        formula=r"0 = \lambda_1 \le a_{(1)} \le \lambda_2 \le a_{(2)} \le \dots \le \lambda_n "
+        r"\le a_{(n)}",
+        verdict="conditional",
+        hypotheses={"distinct weights, to be strictly between": tied_weights},
+        proof=characteristic_polynomial,
+        check=Check(
+            run=one_between_neighbours,
+            subject=jacobian_of,
+            mutations={
+                "the update added": lambda w: np.diag(w) + np.outer(w, w),
+                "no update": np.diag,
+            },
+        ),
+    ),
+)
