@@ -11,6 +11,7 @@ SECTIONS = (
     "random_scores",
     "scale",
     "softmax",
+    "formula",
     "heads",
     "masks",
     "complexity",

@@ -11,10 +11,11 @@ import numpy as np
 import sympy as sp
 
 from attnspec.spec.chapter11.complexity import total_cost
+from attnspec.spec.chapter11.formula import ATTENTION_CHECK
 from attnspec.spec.chapter11.heads import EXCESS, EXCESS_CHECK, concatenation, excess
 from attnspec.spec.chapter11.retrieval import convex_combination
 from attnspec.spec.chapter11.scores import bilinear_form
-from attnspec.spec.chapter11.softmax import ATTENTION_CHECK, softmax_gradient
+from attnspec.spec.chapter11.softmax import softmax_gradient
 from attnspec.spec.chapter11.variance import INDEPENDENT, VARIANCE_CHECK, score_variance
 from attnspec.spec.evidence import binary, digits, exact
 from attnspec.spec.evidence.expressions import matrices
@@ -185,7 +186,7 @@ STATEMENTS = (
         id="ch11.exer1",
         where="Exercise 1",
         says="Prove Theorem 1.",
-        formula=r"\operatorname{Var} S = \textstyle\sum_{lm} \delta_{lm}\delta_{lm} = d_k",
+        formula=r"\mathrm{Var}\, S = \textstyle\sum_{lm} \delta_{lm}\delta_{lm} = d_k",
         verdict="conditional",
         hypotheses=INDEPENDENT,
         proof=score_variance,
@@ -259,7 +260,7 @@ STATEMENTS = (
         id="ch11.exer7",
         where="Exercise 7",
         says="Low-rank adaptation changes the projections and not the structure.",
-        formula=r"X(W + BA) = XW + (XB)A, \quad \operatorname{rank} BA \le r",
+        formula=r"X(W + BA) = XW + (XB)A, \quad \mathrm{rank}\, BA \le r",
         verdict="true",
         proof=adapted,
     ),
@@ -267,7 +268,7 @@ STATEMENTS = (
         id="ch11.exer8",
         where="Exercise 8",
         says="Self-attention alone does not encode the order of tokens; positions do.",
-        formula=r"\operatorname{Attn}(PX) = P \operatorname{Attn}(X)",
+        formula=r"\mathrm{Attn}(PX) = P \mathrm{Attn}(X)",
         verdict="conditional",
         hypotheses={
             "no mask": lambda: breaks_order(causal_attention, "causal"),

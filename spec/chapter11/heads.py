@@ -162,7 +162,7 @@ STATEMENTS = (
         id="ch11.def8",
         where="Definition 8, equations (12), (13)",
         says="Heads attend by projections of their own, are concatenated, and mixed by W_O, d × d.",
-        formula=r"\operatorname{Concat}(H_1, \ldots, H_h)\, W_O = \textstyle\sum_a H_a W_O^{(a)}",
+        formula=r"\mathrm{Concat}(H_1, \ldots, H_h)\, W_O = \textstyle\sum_a H_a W_O^{(a)}",
         verdict="conditional",
         hypotheses={"h d_v = d (else W_O is h d_v × d)": wide_values, "h divides d": None},
         proof=concatenation,
@@ -191,8 +191,8 @@ STATEMENTS = (
         id="ch11.thm3.interp",
         where="after Theorem 3",
         says="Heads express more at the same cost.",
-        formula=r"\operatorname{rank} W_Q W_K^\top \le d/h,"
-        r"\quad \operatorname{rank}\log A \le d/h + 1",
+        formula=r"\mathrm{rank}\, W_Q W_K^\top \le d/h,"
+        r"\quad \mathrm{rank}\,\log A \le d/h + 1",
         verdict="imprecise",
         exact="A trade: more patterns, each of lower rank. The form of a head has rank at most d/h "
         "(d for a single one), the logarithms of its weights at most d/h + 1.",

@@ -179,7 +179,7 @@ STATEMENTS = (
         where="beside Theorem 1: q = k",
         says="Where W_Q = W_K, the score of a token with itself is |q|²: of mean d_k, not 0, and "
         "of variance d_k (κ - 1), which is 2 d_k for Gaussian entries and 0 for entries ±1.",
-        formula=r"\mathbb{E}\,|q|^2 = d_k, \quad \operatorname{Var} |q|^2 = d_k(\kappa - 1)",
+        formula=r"\mathbb{E}\,|q|^2 = d_k, \quad \mathrm{Var}\, |q|^2 = d_k(\kappa - 1)",
         verdict="true",
         proof=own_key_variance,
         check=Check(
@@ -195,7 +195,7 @@ STATEMENTS = (
         id="ch11.thm1.neg2",
         where="beside Theorem 1: equal channels",
         says="Where all channels of q are one number, and all of k, the variance is d_k².",
-        formula=r"\operatorname{Var} S = d_k^2",
+        formula=r"\mathrm{Var}\, S = d_k^2",
         verdict="true",
         proof=equal_channels_variance,
         check=Check(
@@ -211,10 +211,10 @@ STATEMENTS = (
         id="ch11.thm1.init",
         where="beside Theorem 1: at initialisation",
         says="With independent weights of variance 1/d and inputs of |x|² = d in the mean, the "
-        "variance is d_k between different tokens, d_k (1 + (κ - 1)/d) between a token and itself, and "
-        "d_k (1 + (d_k + 1)/d) between different tokens where W_Q = W_K is Gaussian.",
-        formula=r"\operatorname{Var} S_{ij} = d_k\,(d\sigma^2)^2, \quad"
-        r"\operatorname{Var} S_{ii} = d_k\,(d\sigma^2)^2\bigl(1 + \tfrac{\kappa-1}{d}\bigr)",
+        "variance is d_k between different tokens, d_k (1 + (κ - 1)/d) between a token and "
+        "itself, and d_k (1 + (d_k + 1)/d) between different tokens where W_Q = W_K is Gaussian.",
+        formula=r"\mathrm{Var}\, S_{ij} = d_k\,(d\sigma^2)^2, \quad"
+        r"\mathrm{Var}\, S_{ii} = d_k\,(d\sigma^2)^2\bigl(1 + \tfrac{\kappa-1}{d}\bigr)",
         verdict="conditional",
         hypotheses={
             "for d_k itself: tokens independent of each other, E |x|² = d": one_token_and_kurtosis,

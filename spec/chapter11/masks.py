@@ -131,7 +131,7 @@ STATEMENTS = (
         id="ch11.def10",
         where="Definition 10, equation (15)",
         says="The same by adding a matrix of 0 and minus infinity to the scores.",
-        formula=r"\operatorname{softmax}(\tilde S + M)\,V,"
+        formula=r"\mathrm{softmax}(\tilde S + M)\,V,"
         r" \quad M_{ij} = 0 \;(j \le i),\; -\infty \;(j > i)",
         verdict="conditional",
         hypotheses={"finite scores": infinite_scores},
@@ -152,7 +152,7 @@ STATEMENTS = (
         id="ch11.kvcache.ref",
         where="after Definition 10",
         says="A cache of keys and values makes autoregressive inference efficient.",
-        formula=r"o_t = \operatorname{Attention}(q_t, K_{\le t}, V_{\le t})",
+        formula=r"o_t = \mathrm{Attention}(q_t, K_{\le t}, V_{\le t})",
         verdict="true",
         check=Check(
             run=decoding_is_prefill,

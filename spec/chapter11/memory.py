@@ -165,7 +165,7 @@ STATEMENTS = (
         where="after Proposition 6",
         says="Tiles of keys, and recomputation, give exact attention in O(n) memory.",
         formula=r"l' = l\,e^{m - m'} + \textstyle\sum_j e^{s_j - m'}, \quad"
-        r"o' = o\,e^{m - m'} + \sum_j e^{s_j - m'} v_j",
+        r" o' = o\,e^{m - m'} + \sum_j e^{s_j - m'} v_j",
         verdict="conditional",
         hypotheses={"beside Q, K, V and O, which are O(nd)": inputs_count},
         proof=rescaling,

@@ -9,13 +9,13 @@ from typing import Any
 import sympy as sp
 
 from attnspec.spec.chapter11.complexity import total_cost
+from attnspec.spec.chapter11.formula import ATTENTION_CHECK
 from attnspec.spec.chapter11.heads import EXCESS, EXCESS_CHECK, concatenation, excess
 from attnspec.spec.chapter11.independence import initial_score, initialised
 from attnspec.spec.chapter11.masks import HIDING_CHECK, hidden_weight
 from attnspec.spec.chapter11.memory import tiled_memory
 from attnspec.spec.chapter11.retrieval import convex_combination, projection_shapes
 from attnspec.spec.chapter11.scores import bilinear_form
-from attnspec.spec.chapter11.softmax import ATTENTION_CHECK
 from attnspec.spec.evidence.expressions import scalars
 from attnspec.spec.evidence.laws import SIGNS, Law, moments
 from attnspec.spec.evidence.statement import Check, Proof, Statement, require
@@ -95,11 +95,11 @@ STATEMENTS = (
         id="ch11.lo3",
         where="Learning objective 3",
         says="The variance of a score is d_k under standard initialisation.",
-        formula=r"\operatorname{Var} S_{ij} = d_k\,(d\,\sigma_W^2)^2",
+        formula=r"\mathrm{Var}\, S_{ij} = d_k\,(d\,\sigma_W^2)^2",
         verdict="imprecise",
         exact="For weights of variance 1/d, and inputs of |x|² = d in the mean. The default of a "
-        "linear layer in PyTorch gives d_k/9, a standard deviation of 0.02 at d = 768 gives 0.094 d_k, and "
-        "Xavier's for one head of 64 at d = 512 gives 3.16 d_k.",
+        "linear layer in PyTorch gives d_k/9, a standard deviation of 0.02 at d = 768 gives "
+        "0.094 d_k, and Xavier's for one head of 64 at d = 512 gives 3.16 d_k.",
         proof=initialised,
         check=Check(
             run=at_initialisation,
@@ -115,8 +115,8 @@ STATEMENTS = (
         id="ch11.lo4",
         where="Learning objective 4",
         says="The formulas of attention and of multi-head attention.",
-        formula=r"\operatorname{softmax}(QK^\top/\sqrt{d_k})\,V, \quad"
-        r"\operatorname{Concat}(H_1, \ldots, H_h)\,W_O = \textstyle\sum_a H_a W_O^{(a)}",
+        formula=r"\mathrm{softmax}(QK^\top/\sqrt{d_k})\,V, \quad"
+        r"\mathrm{Concat}(H_1, \ldots, H_h)\,W_O = \textstyle\sum_a H_a W_O^{(a)}",
         verdict="true",
         proof=concatenation,
         check=ATTENTION_CHECK,
@@ -156,7 +156,7 @@ STATEMENTS = (
         id="ch11.prereq.softmax",
         where="Prerequisites",
         says="Softmax generalises the logistic function to several classes.",
-        formula=r"\operatorname{softmax}(z, 0)_1 = \sigma(z)",
+        formula=r"\mathrm{softmax}(z, 0)_1 = \sigma(z)",
         verdict="true",
         proof=logistic,
     ),

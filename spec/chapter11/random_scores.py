@@ -174,7 +174,7 @@ STATEMENTS = (
         where="beside Corollary 1: many keys",
         says="For 1024 keys and d_k = 64, leaving out the scale lowers tr J but raises its norm, "
         "and by the same raw scores the derivative is larger unscaled: it does not vanish.",
-        formula=r"\operatorname{tr} J = 1 - \textstyle\sum_j a_j^2",
+        formula=r"\mathrm{tr}\, J = 1 - \textstyle\sum_j a_j^2",
         verdict="conditional",
         hypotheses={
             "independent standard normal entries": None,

@@ -7,9 +7,14 @@ from fractions import Fraction
 from typing import Any
 
 import mpmath
+import sympy as sp
 
+from attnspec.spec.chapter11.softmax import jacobian
 from attnspec.spec.evidence import exact
-from attnspec.spec.evidence.statement import Check, Statement, require
+from attnspec.spec.evidence.expressions import scalars
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+from attnspec.spec.evidence.symbols import keys, keys_count
 
 __all__ = ["STATEMENTS"]
 
@@ -55,6 +60,40 @@ def bounded_by_gap(bound: Callable[[int, Fraction], Fraction]) -> str:
     return "40 rows of 2 to 6 rational exponentials, exactly"
 
 
+def gap_bound() -> Proof:
+    """‖J‖₂ <= tr J <= 2 (1 - a_1), and 1 - a_1 = Σ_(j > 1) a_j <= (n - 1) a_2, a_2 <= e^-gap.
+
+    The first, as xᵀ J x >= 0; each other one, as its right side is a sum of terms >= 0.
+    """
+    j = sp.Symbol("j", integer=True)
+    a, first, second = sp.IndexedBase("a"), sp.Symbol("a_1"), sp.Symbol("a_2")
+    trace = sp.Sum(a[j] * (1 - a[j]), keys(j))
+    squares = sp.Sum(a[j] ** 2, keys(j))
+    others = (j, 1, keys_count - 1)
+    rest = sp.Sum(second - a[j], others)
+    gap, z = sp.symbols("g z", positive=True)
+    ratio = (sp.exp(0) / z) / (sp.exp(gap) / z)
+    psd = jacobian()
+    return Proof(
+        steps=(
+            psd.steps[2],
+            identity("tr J = 1 - Σ a_j²", trace, 1 - squares, stochastic=[a]),
+            scalars("2 (1 - a_1) - (1 - a_1²) = (1 - a_1)²", 2 * (1 - first) - (1 - first**2),
+                    (1 - first) ** 2),
+            identity("(n - 1) a_2 - Σ_(j > 1) a_j = Σ_(j > 1) (a_2 - a_j)",
+                     (keys_count - 1) * second - sp.Sum(a[j], others), rest),
+            scalars("a_2 / a_1 = e^-gap", ratio, sp.exp(-gap)),
+        ),
+        mutations={
+            "one key too many": identity("n a_2 - Σ_(j > 1) a_j = …",
+                                         keys_count * second - sp.Sum(a[j], others), rest),
+            "half of it": scalars("(1 - a_1) - (1 - a_1²) = (1 - a_1)²",
+                                  (1 - first) - (1 - first**2), (1 - first) ** 2),
+            "of the other sign": scalars("a_2 / a_1 = e^gap", ratio, sp.exp(gap)),
+        },
+    )  # fmt: skip
+
+
 def ties() -> str:
     """Two equal scores of any size: weights ½, and a derivative that does not vanish."""
     e = exact.matrix([[Fraction(2) ** 1000, Fraction(2) ** 1000]])
@@ -69,7 +108,7 @@ STATEMENTS = (
         id="ch11.cor1.a",
         where="Corollary 1, the standard deviation",
         says="The magnitude |S| of a score has standard deviation √d_k.",
-        formula=r"\operatorname{sd}|S| = \sqrt{d_k - \tfrac{4}{\pi}\Bigl("
+        formula=r"\mathrm{sd}\,|S| = \sqrt{d_k - \tfrac{4}{\pi}\Bigl("
         r"\tfrac{\Gamma((d_k+1)/2)}{\Gamma(d_k/2)}\Bigr)^2} \sim \sqrt{(1 - 2/\pi)\, d_k}",
         verdict="false",
         exact="S has it. |S| has a smaller one, for Gaussian entries 0.603 √d_k in the limit: "
@@ -87,11 +126,12 @@ STATEMENTS = (
         id="ch11.cor1.b",
         where="Corollary 1, saturation",
         says="Large scores saturate softmax: its derivative is about 0.",
-        formula=r"\lVert J \rVert_2 \le \operatorname{tr} J \le 2(n-1)\,e^{-(s_{(1)} - s_{(2)})}",
+        formula=r"\lVert J \rVert_2 \le \mathrm{tr}\, J \le 2(n-1)\,e^{-(s_{(1)} - s_{(2)})}",
         verdict="imprecise",
         exact="What counts is the gap between the greatest score and the next, not the size of "
         "scores: equal scores never saturate. In the random model it holds for the typical row, "
         "not in the mean.",
+        proof=gap_bound,
         hypotheses={"a gap between the greatest score and the next": ties},
         check=Check(
             run=bounded_by_gap,

@@ -84,7 +84,7 @@ STATEMENTS = (
         id="ch11.def6",
         where="Definition 6, equation (7)",
         says="Scores divided by √d_k have variance 1.",
-        formula=r"\tilde S = S / \sqrt{d_k}, \quad \operatorname{Var} \tilde S_{ij} = 1",
+        formula=r"\tilde S = S / \sqrt{d_k}, \quad \mathrm{Var}\, \tilde S_{ij} = 1",
         verdict="conditional",
         hypotheses=INDEPENDENT,
         proof=scaled_variance,

@@ -155,7 +155,7 @@ STATEMENTS = (
         id="ch11.def5",
         where="Definition 5, equation (3)",
         says="The matrix of scores holds the product of every query with every key.",
-        formula=r"S = Q K^\top, \quad S_{ij} = q_i \cdot k_j; \qquad \operatorname{rank} S \le d_k",
+        formula=r"S = Q K^\top, \quad S_{ij} = q_i \cdot k_j; \qquad \mathrm{rank}\, S \le d_k",
         verdict="true",
         proof=score_of_inputs,
         check=Check(

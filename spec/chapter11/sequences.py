@@ -108,6 +108,14 @@ def one_layer(sees: Callable[[int], Any]) -> str:
     return "every pair of 1, 2, 5 and 9 tokens, by search of the graph of who sees whom"
 
 
+def narrow_window() -> str:
+    """Tokens that see two neighbours on each side."""
+    near = abs(np.subtract.outer(np.arange(9), np.arange(9))) <= 2
+    steps = steps_between(near, 8, 0)
+    require(steps != 1, "a window connects every pair in one layer")
+    return f"a window of 2 on each side: from token 0 to token 8 in {steps} layers"
+
+
 W = exact.matrix([["1/2", "1/3"], ["-1/4", "3/5"]])
 
 
@@ -215,7 +223,11 @@ STATEMENTS = (
         says="Attention connects every pair of tokens in one layer.",
         formula=r"A_{ij} > 0 \quad \text{for all } i, j",
         verdict="conditional",
-        hypotheses={"no mask": hidden_token, "finite scores": infinite_score},
+        hypotheses={
+            "no mask": hidden_token,
+            "no window (over L layers one of w reaches L w tokens)": narrow_window,
+            "finite scores": infinite_score,
+        },
         proof=reaches_every_token,
         check=Check(
             run=one_layer,

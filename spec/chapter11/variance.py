@@ -189,8 +189,8 @@ STATEMENTS = (
         where="Theorem 1, equation (4)",
         says="The score of random independent q and k has mean 0 and variance d_k. (Independence "
         "inside q and inside k can be weakened to uncorrelated entries.)",
-        formula=r"\mathbb{E}\,S = 0, \quad \operatorname{Var} S = d_k;"
-        r"\qquad \text{in general}\quad \operatorname{Var} S = \operatorname{tr}(\Sigma_q\Sigma_k)"
+        formula=r"\mathbb{E}\,S = 0, \quad \mathrm{Var}\, S = d_k;"
+        r"\qquad \text{in general}\quad \mathrm{Var}\, S = \mathrm{tr}(\Sigma_q\Sigma_k)"
         r" + \nu^\top\Sigma_q\nu"
         r" + \mu^\top\Sigma_k\mu",
         verdict="conditional",
@@ -211,8 +211,8 @@ STATEMENTS = (
         where="Proof of Theorem 1, equation (6)",
         says="The variance of the sum is the sum of the variances, and the variance of each "
         "product is the product of the variances.",
-        formula=r"\operatorname{Var} S = \textstyle\sum_l \operatorname{Var} q_l"
-        r" \operatorname{Var} k_l; \qquad \operatorname{Var}(q k) = \sigma_q^2\sigma_k^2"
+        formula=r"\mathrm{Var}\, S = \textstyle\sum_l \mathrm{Var}\, q_l"
+        r" \mathrm{Var}\, k_l; \qquad \mathrm{Var}(q k) = \sigma_q^2\sigma_k^2"
         r" + \sigma_q^2\nu^2 + \sigma_k^2\mu^2",
         verdict="conditional",
         hypotheses={
