@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -54,13 +55,29 @@ def every_cut(step: Step) -> str:
     prefill = attention(q, k, v, visible=causal(5))
     for sizes in compositions(5):
         require(same(in_chunks(step, sizes, q, k, v), prefill), f"chunks {sizes} differ")
+        deep = two_layers(step, sizes, q)
+        require(same(deep, two_layers(last_rows, (5,), q)), f"chunks {sizes}: two layers differ")
     for edited in range(5):
         k_new = k.copy()
         k_new[edited] = k_new[edited] + [1, -1]
         rows = in_chunks(step, (1,) * 5, q, k_new, v)
         before = in_chunks(step, (1,) * 5, q, k, v)
         require(same(rows[:edited], before[:edited]), f"key {edited} changes earlier rows")
-    return "16 cuts of 5 tokens, and edits of each cached key, exactly"
+    return "16 cuts of 5 tokens through one layer and two, and edits of each cached key, exactly"
+
+
+def two_layers(step: Step, sizes: Sequence[int], x: Matrix) -> Matrix:
+    """Between them each row on its own is rounded down: any map of rows would do."""
+    hidden = np.vectorize(math.floor, otypes=[object])(in_chunks(step, sizes, x, x, x))
+    return in_chunks(step, sizes, hidden, hidden, hidden)
+
+
+def without_causality() -> str:
+    """Earlier rows would have to change with every new token."""
+    q, k, v = (integers((5, 2), seed=s) for s in (1, 2, 3))
+    decoded = in_chunks(attention, (1,) * 5, q, k, v)
+    require(not same(decoded, attention(q, k, v)), "it is the unmasked attention")
+    return "5 tokens decoded one by one: not the attention without a mask"
 
 
 def one_cached_key_edited() -> str:
@@ -198,7 +215,10 @@ STATEMENTS = (
         formula=r"\mathrm{Attn}(q_t, K_{\le t}, V_{\le t}) = o_t, \qquad "
         r"\sum_{t=1}^{n} 4 t d = 2 n (n + 1) d",
         verdict="conditional",
-        hypotheses={"cached tokens stay as they were": one_cached_key_edited, "causal": None},
+        hypotheses={
+            "cached tokens stay as they were": one_cached_key_edited,
+            "a causal mask": without_causality,
+        },
         proof=decoding_cost,
         check=Check(
             run=every_cut,

@@ -80,7 +80,7 @@ def heads_moved_without_their_blocks() -> str:
 
 
 def rows_are_their_own(attend: Any) -> str:
-    """Shapes for n_q ≠ n_k, d_v ≠ d_k; each query alone gives its row; X = Y is self-attention."""
+    """Shapes for n_q ≠ n_k, d_v ≠ d_k; each query alone gives its row."""
     q, k, v = integers((3, 2), seed=1), integers((5, 2), seed=2), integers((5, 4), seed=3)
     whole = attend(q, k, v)
     require(whole.shape == (3, 4), f"the output is {whole.shape}, not n_q × d_v")

@@ -75,6 +75,14 @@ def opposite_masks(pair: Any) -> str:
     return "top-left and bottom-right causal masks, a row that sees nothing, exactly"
 
 
+def one_mask_for_both() -> str:
+    """The same boolean mask given to both."""
+    q, k, v = (integers((3, 2), seed=n) for n in (3, 4, 5))
+    past = causal(3)
+    require(not same(product_attention(q, k, v, past), module_attention(q, k, v, past)), "one rule")
+    return "the same causal mask in both: another output"
+
+
 def alignments() -> str:
     """is_causal is aligned at the first key: for decoding, n_q = 1, it sees one key."""
     left, right = np.tri(1, 5, dtype=bool), causal(1, 5)
@@ -124,7 +132,7 @@ STATEMENTS = (
         formula=r"\mathrm{SDPA}(q, k, v; M) = \mathrm{MHA}(q, k, v; \lnot M)",
         verdict="conditional",
         hypotheses={
-            "masks are turned over between the two": None,
+            "masks are turned over between the two": one_mask_for_both,
             "n_q = n_k, for is_causal to be the mask of decoding": alignments,
             "version 2.13: older ones give NaN for a row that sees nothing": None,
         },

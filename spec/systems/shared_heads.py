@@ -71,6 +71,13 @@ def tiling_is_another_layer() -> str:
     return "h = 4, h_kv = 2: heads repeated as 0 1 0 1 give another output"
 
 
+def unequal_groups() -> str:
+    """3 query heads on 2 key heads: ⌊2a/3⌋ is 0, 0, 1."""
+    read = [a * 2 // 3 for a in range(3)]
+    require(read.count(0) != read.count(1), f"{read}")
+    return f"h = 3, h_kv = 2: heads read {read}, no repetition of equal length"
+
+
 def cache_bytes(heads_kept: int, *, tokens: int = 7, width: int = 128, size: int = 2) -> int:
     """Keys and values of one layer."""
     return 2 * tokens * heads_kept * width * size
@@ -102,7 +109,7 @@ STATEMENTS = (
         verdict="conditional",
         hypotheses={
             "heads are repeated in a row, not tiled": tiling_is_another_layer,
-            "h_kv divides h": None,
+            "h_kv divides h": unequal_groups,
         },
         check=Check(
             run=every_grouping,

@@ -90,6 +90,7 @@ def forward_and_backward(subject: tuple[Tiling, str]) -> str:
     """The forward in tiles, and gradients from P recomputed by lse, tile by tile."""
     tiling, centre = subject
     said = every_tile(tiling)
+    _require_traffic()
     q, k, v = (integers((n, 2), seed=s) for n, s in ((3, 1), (4, 2), (4, 3)))
     dout = integers((3, 2), seed=4)
     whole = exact.gradients(exponentials(q, k), v, dout)
@@ -106,6 +107,21 @@ def forward_and_backward(subject: tuple[Tiling, str]) -> str:
         require(same(dk, whole.ds.T @ q), "dK differs from α dSᵀ Q")
         require(same(dv, whole.dv), "dV differs from Aᵀ dO")
     return said
+
+
+def words(n: int, d: int, *, rows: int) -> int:
+    """Loads and stores of slow memory: a block of queries, all keys and values, its outputs."""
+    moved = 0
+    for start in range(0, n, rows):
+        block = len(range(start, min(start + rows, n)))
+        moved += block * d + 2 * n * d + block * d
+    return moved
+
+
+def _require_traffic() -> None:
+    for n, d, rows in itertools.product((4, 12, 48), (2, 8), (1, 2, 4)):
+        claimed = 2 * n * d + n // rows * 2 * n * d
+        require(words(n, d, rows=rows) == claimed, f"n = {n}: {words(n, d, rows=rows)} words")
 
 
 def first_block_hidden() -> str:

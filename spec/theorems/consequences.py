@@ -194,6 +194,13 @@ def softmax_of_heads() -> str:
     return f"d = 4096, c = 5: 32 heads take {float(excess):.4%} more than one, in softmax"
 
 
+def heads_that_do_not_divide() -> str:
+    """d = 8 in 3 heads of 2 channels leaves two channels out."""
+    found, claimed = forward(4, 8, 3).operations, 4 * 16 * 8 + 8 * 4 * 64
+    require(found != claimed, f"{found}")
+    return f"n = 4, d = 8, 3 heads of 2: {found} operations, not {claimed}"
+
+
 STATEMENTS = (
     Statement(
         id="ext.nope",
@@ -248,7 +255,7 @@ STATEMENTS = (
         verdict="conditional",
         hypotheses={
             "products only, for any number of heads": softmax_of_heads,
-            "d_k = d_v = d/h": None,
+            "d_k = d_v = d/h": heads_that_do_not_divide,
         },
         proof=pairs_and_totals,
         check=Check(

@@ -10,9 +10,9 @@ import sympy as sp
 
 from attnspec.spec.evidence import exact
 from attnspec.spec.evidence.exact import Matrix, matrix
-from attnspec.spec.evidence.expressions import scalars
+from attnspec.spec.evidence.expressions import polynomials, scalars
 from attnspec.spec.evidence.linear import determinant, identity_matrix, rank
-from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.statement import Check, Proof, Statement, Step, require
 from attnspec.spec.evidence.sums import identity
 
 __all__ = ["STATEMENTS"]
@@ -163,25 +163,30 @@ def largest_stretch(bound: Fraction) -> str:
 
 
 def characteristic_polynomial() -> Proof:
-    """det(J - λ) = Π (a_k - λ) · (1 - Σ a_k² / (a_k - λ)): at λ = a_k its sign alternates."""
+    """det(J - λ) = Π (a_k - λ) - Σ_k a_k² Π_(l≠k) (a_l - λ): its sign alternates at the a_k."""
     lam = sp.Symbol("lambda")
-    steps, mutations = [], {}
-    for size in (2, 3, 4):
-        w = sp.symbols(f"a_1:{size + 1}", positive=True)
-        found = (sp.diag(*w) - sp.Matrix(w) * sp.Matrix(w).T - lam * sp.eye(size)).det()
-        lemma = sp.prod(z - lam for z in w) * (1 - sum(z**2 / (z - lam) for z in w))
-        at = found.subs(lam, w[0])
-        value = -(w[0] ** 2) * sp.prod(z - w[0] for z in w[1:])
+    steps: list[Step] = []
+    for size in (2, 3, 4, 5):
+        w = sp.symbols(f"a_1:{size + 1}")
+        update = -sp.Matrix(w) * sp.Matrix(w).T
+        found = sp.expand((sp.diag(*(x - lam for x in w)) + update).det(method="berkowitz"))
+        every = sp.prod(x - lam for x in w)
+        others = [sp.prod(x - lam for x in w if x != y) for y in w]
+        lemma = every - sum(y**2 * rest for y, rest in zip(w, others, strict=True))
+        value = -(w[0] ** 2) * sp.prod(x - w[0] for x in w[1:])
         steps += [
-            scalars(f"n = {size}: determinant of the rank-one update", found, lemma),
-            scalars(f"n = {size}: at a_1 it is -a_1² Π_(l≠1) (a_l - a_1)", at, value),
+            polynomials(f"n = {size}: determinant of the rank-one update", found, lemma),
+            polynomials(
+                f"n = {size}: at a_1, -a_1² Π_(l≠1) (a_l - a_1)", found.subs(lam, w[0]), value
+            ),
         ]
-    mutations["no update"] = scalars("Π (a_k - λ)", found, sp.prod(z - lam for z in w))
-    mutations["the other sign"] = scalars("at a_1: a_1² Π", at, -value)
     return Proof(
-        sizes="n = 2 to 4 (determinants are expanded)",
+        sizes="n = 2 to 5 (determinants are expanded)",
         steps=tuple(steps),
-        mutations=mutations,
+        mutations={
+            "no update": polynomials("Π (a_k - λ)", found, every),
+            "the other sign": polynomials("at a_1: a_1² Π", found.subs(lam, w[0]), -value),
+        },
     )
 
 

@@ -171,6 +171,13 @@ def tie_between_two() -> str:
     return "scores (s, s, s - log 5) at T = 1/64: two weights just below 1/2"
 
 
+def hidden_when_hot() -> str:
+    """A score of -∞ has weight 0 at every temperature."""
+    found = [softmax(matrix([4, 1, 0]) ** power)[2] for power in (1, 64)]
+    require(found == [0, 0], f"{found}")
+    return "a hidden key: weight 0 at T = 1 and T = 1/64, and 1/n at none"
+
+
 STATEMENTS = (
     Statement(
         id="ext.ratio",
@@ -215,7 +222,10 @@ STATEMENTS = (
         formula=r"\lim_{T \to \infty} a_i = \tfrac1n, \qquad "
         r"\lim_{T \to 0^+} a_i = \tfrac1m \text{ at the } m \text{ largest, else } 0",
         verdict="conditional",
-        hypotheses={"one largest score, to take all": tie_between_two, "scores are finite": None},
+        hypotheses={
+            "one largest score, to take all": tie_between_two,
+            "finite scores, for 1/n": hidden_when_hot,
+        },
         proof=each_term_has_its_limit,
         check=Check(
             run=limits_are_reached,
