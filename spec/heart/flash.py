@@ -138,7 +138,7 @@ STATEMENTS = (
         says="At n = 8192 A takes 256 MB a head and layer.",
         formula=r"8192^2 \cdot 4\,\mathrm{B} = 2^{28}\,\mathrm{B}",
         verdict="conditional",
-        hypotheses={"MB means 2^20 bytes; single precision": decimal_megabytes},
+        hypotheses={"MB of 2^20 bytes; single precision": decimal_megabytes},
         figures=(
             Figure(
                 what="A, one head",
@@ -154,7 +154,7 @@ STATEMENTS = (
         says="With 32 heads and a batch of 4, 32 GB.",
         formula=r"2^{28} \cdot 32 \cdot 4\,\mathrm{B} = 2^{35}\,\mathrm{B}",
         verdict="conditional",
-        hypotheses={"GB means 2^30 bytes; of one layer": decimal_gigabytes},
+        hypotheses={"GB of 2^30 bytes; one layer": decimal_gigabytes},
         figures=(
             Figure(
                 what="A, 32 heads, batch 4, one layer",

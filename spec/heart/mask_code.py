@@ -146,7 +146,9 @@ STATEMENTS = (
         says="The rows of the returned weights sum to 1.",
         formula=r"\textstyle\sum_j A_{ij} = 1",
         verdict="conditional",
-        hypotheses={"a sum over visible keys: each row sees one": hidden_row_sums_too},
+        hypotheses={
+            "a visible key in each row, if the sum is to be over such keys": hidden_row_sums_too
+        },
         check=Check(
             run=sums_to_one,
             subject=weights_of,
@@ -164,9 +166,8 @@ STATEMENTS = (
         formula=r"m_{ij} = \text{True} \Rightarrow A_{ij} = 0",
         verdict="true",
         hypotheses={
-            "not given to `scaled_dot_product_attention` of PyTorch, where True is visible": (
-                read_the_other_way
-            )
+            "a receiver that reads it so; PyTorch's `scaled_dot_product_attention` reads True as "
+            "visible": read_the_other_way
         },
         check=Check(
             run=true_hides,

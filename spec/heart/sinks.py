@@ -65,7 +65,8 @@ STATEMENTS = (
         formula=r"O' = \sigma(\mathrm{LSE})\,O \quad\text{(one more key: score 0, value 0)}",
         verdict="undecided",
         reason="An observation of trained models; name and method are published by Xiao, Tian, "
-        "Chen, Han and Lewis (2023) for Llama-2, MPT, Falcon, Pythia. What a sink does is proved.",
+        "Chen, Han and Lewis (arXiv:2309.17453) for Llama-2, MPT, Falcon and Pythia. What a sink "
+        "does is proved.",
         proof=null_key,
         properties=("sink-is-a-null-key", "sink-takes-nothing-or-all"),
     ),

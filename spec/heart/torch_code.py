@@ -123,7 +123,7 @@ STATEMENTS = (
         where="PyTorch listing, the module",
         says="One head without biases, d_v = d_k, where hidden scores become -∞.",
         verdict="conditional",
-        hypotheses={"each row sees a key": row_of_nan},
+        hypotheses={"a visible key in each row": row_of_nan},
         check=Check(
             run=hides_exactly,
             subject=filled,

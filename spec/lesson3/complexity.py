@@ -154,7 +154,7 @@ STATEMENTS = (
         formula=r"h\,(2n^2 d_k + 2n^2 d_v) = 4n^2 d",
         verdict="conditional",
         hypotheses={
-            "the 8nd² of the projections are counted elsewhere": short_sequences,
+            "the 8nd² of the projections counted elsewhere": short_sequences,
             "h = O(d), for the c·h·n² of softmax": None,
         },
         proof=products,

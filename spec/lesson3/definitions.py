@@ -134,7 +134,7 @@ STATEMENTS = (
         says="Scaled dot-product attention with an additive mask, softmax along each row.",
         formula=r"\mathrm{Attn}(Q,K,V) = \mathrm{softmax}\bigl(QK^\top/\sqrt{d_k} + M\bigr)\,V",
         verdict="true",
-        hypotheses={"each row of M has a finite entry, and none is +∞": a_row_of_minus_infinity},
+        hypotheses={"a finite entry in each row of M, and none of +∞": a_row_of_minus_infinity},
         check=Check(
             run=is_the_definition,
             subject=lambda q, k, v, m: digits.attention(q, k, v, mask=m),
@@ -152,7 +152,7 @@ STATEMENTS = (
         says="The attention matrix is row-stochastic.",
         formula=r"A\mathbf{1} = \mathbf{1},\qquad A_{ij} \ge 0",
         verdict="conditional",
-        hypotheses={"each row sees a key": nothing_to_sum},
+        hypotheses={"a visible key in each row": nothing_to_sum},
         check=Check(
             run=rows_are_distributions,
             subject=exact.weights,

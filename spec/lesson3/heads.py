@@ -181,7 +181,10 @@ STATEMENTS = (
         check=Check(
             run=needs_two_patterns,
             subject=lambda a: a[::-1],
-            mutations={"the same weights": lambda a: a, "a copy": lambda a: a * 1},
+            mutations={
+                "the same weights": lambda a: a,
+                "scores shifted by a constant": lambda a: exact.weights(3 * a),
+            },
         ),
         properties=("heads-are-independent",),
     ),

@@ -171,7 +171,7 @@ STATEMENTS = (
         says="The mask makes the model autoregressive and lets all places train in one pass.",
         formula=r"\mathrm{Attn}(H)_{1..t} = \mathrm{Attn}(H_{1..t})\quad\text{for every } t",
         verdict="true",
-        hypotheses={"the other layers act on each token by itself": other_layers_that_mix},
+        hypotheses={"other layers that act on each token by itself": other_layers_that_mix},
         check=Check(
             run=prefixes_are_first_rows,
             subject=causal_attention,

@@ -172,7 +172,7 @@ STATEMENTS = (
         says="The embedding has V·d parameters, and few rows of its gradient are nonzero.",
         formula=r"E \in \mathbb{R}^{V\times d},\quad dE_t = \textstyle\sum_{i:\,t_i = t} dH_i",
         verdict="conditional",
-        hypotheses={"the output matrix is not tied to E": tied_head_is_dense},
+        hypotheses={"an output matrix that is not tied to E": tied_head_is_dense},
         proof=gradient_of_lookup,
         check=Check(
             run=rows_of_tokens,

@@ -5,8 +5,11 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import Any
 
+import sympy as sp
+
 from attnspec.spec.evidence import binary, exact
-from attnspec.spec.evidence.statement import Check, Statement, require
+from attnspec.spec.evidence.expressions import matrices
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
 
 __all__ = ["STATEMENTS"]
 
@@ -41,6 +44,27 @@ def rows_of_masked_attention(formula: Any) -> str:
 
 
 # -- asymmetry ------------------------------------------------------------------------------------
+
+
+def transposed_scores() -> Proof:
+    """Sᵀ for any sizes; with W_K = W_Q P it has Pᵀ where S has P."""
+    n, d, dk = sp.symbols("n d d_k", integer=True, positive=True)
+    H, P = sp.MatrixSymbol("H", n, d), sp.MatrixSymbol("P", dk, dk)
+    WQ, WK = sp.MatrixSymbol("W_Q", d, dk), sp.MatrixSymbol("W_K", d, dk)
+    scores = (H * WQ) * (H * WK).T
+    turned = (H * WQ) * (H * WQ * P.T).T
+    return Proof(
+        steps=(
+            matrices("S = H (W_Q W_Kᵀ) Hᵀ", scores, H * (WQ * WK.T) * H.T),
+            matrices("Sᵀ = H (W_K W_Qᵀ) Hᵀ", scores.T, H * (WK * WQ.T) * H.T),
+            matrices("W_K = W_Q Pᵀ: S = H W_Q P W_Qᵀ Hᵀ", turned, H * WQ * P * WQ.T * H.T),
+            matrices("and its transpose has Pᵀ", turned.T, H * WQ * P.T * WQ.T * H.T),
+        ),
+        mutations={
+            "always symmetric": matrices("Sᵀ = S", scores.T, scores),
+            "symmetric for any P": matrices("Sᵀ = S for W_K = W_Q Pᵀ", turned.T, turned),
+        },
+    )
 
 
 def decides_symmetry(criterion: Any) -> str:
@@ -124,6 +148,7 @@ STATEMENTS = (
         verdict="imprecise",
         exact="It is a bilinear form. W_Q ≠ W_K does not suffice: W_K = W_Q P with P = Pᵀ keeps S "
         "symmetric. And a symmetric S does not make A symmetric: rows have their own sums.",
+        proof=transposed_scores,
         check=Check(
             run=decides_symmetry,
             subject=symmetric_product,
