@@ -4,6 +4,7 @@ SECTIONS = (
     "objectives",
     "sequences",
     "retrieval",
+    "projections",
     "scores",
     "variance",
     "independence",
@@ -20,5 +21,6 @@ SECTIONS = (
     "backpropagation",
     "examples",
     "pitfalls",
+    "outlook",
     "exercises",
 )

@@ -14,7 +14,8 @@ from attnspec.spec.chapter11.heads import EXCESS, EXCESS_CHECK, concatenation, e
 from attnspec.spec.chapter11.independence import initial_score, initialised
 from attnspec.spec.chapter11.masks import HIDING_CHECK, hidden_weight
 from attnspec.spec.chapter11.memory import tiled_memory
-from attnspec.spec.chapter11.retrieval import convex_combination, projection_shapes
+from attnspec.spec.chapter11.projections import projection_shapes
+from attnspec.spec.chapter11.retrieval import convex_combination
 from attnspec.spec.chapter11.scores import bilinear_form
 from attnspec.spec.evidence.expressions import scalars
 from attnspec.spec.evidence.laws import SIGNS, Law, moments

@@ -165,7 +165,7 @@ def eigenvalues_between(bounds: Callable[[list[Any]], tuple[Any, Any]]) -> str:
     return "3 rows of 5 rational weights: 0, and 4 eigenvalues between the least and the greatest"
 
 
-# -- Equation (8), in numbers ----------------------------------------------------------------------
+# -- Equation (8), in numbers ---------------------------------------------------------------------
 
 
 def weights_of_rows(weigh: Callable[[exact.Matrix], exact.Matrix]) -> str:
