@@ -90,9 +90,9 @@ STATEMENTS = (
         where="After the memory comparison, utilisation",
         says="The second version reaches about 70 % of the peak, naive attention about 30 %.",
         verdict="undecided",
-        reason="A measurement, for a device that is not named. The paper (arXiv:2307.08691) gives, on "
-        "an A100, 50-73 % for FlashAttention-2 and 25-40 % for the first version: 70 is near the top of the "
-        "range, and 30 is the first version's, not that of naive attention.",
+        reason="A measurement, for a device that is not named. The paper (arXiv:2307.08691) "
+        "gives, on an A100, 50-73 % for FlashAttention-2 and 25-40 % for the first version: 70 is "
+        "near the top of the range, and 30 is the first version's, not that of naive attention.",
     ),
     Statement(
         id="heart.speedup",

@@ -167,7 +167,8 @@ STATEMENTS = (
         formula=r"s_{ij} + (-\infty) = -\infty \iff s_{ij} < \infty",
         verdict="imprecise",
         exact="The document has three conventions: adding -∞ (here), replacing by -1e9 (NumPy), "
-        "replacing by -∞ (PyTorch). They agree where scores are finite and above -1e9 by 746.",
+        "replacing by -∞ (PyTorch). They agree where scores are finite and a visible one is at "
+        "least -1e9 + 746.",
         check=Check(
             run=where_they_part,
             subject=added,
