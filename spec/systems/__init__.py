@@ -9,7 +9,8 @@ SECTIONS = (
     "positions",
     "streams",
     "sharding",
-    "recurrences",
+    "features_and_masks",
+    "scans",
     "sequential",
     "named",
 )

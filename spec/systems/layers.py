@@ -15,6 +15,8 @@ from attnspec.spec.evidence.exact import Matrix, weights
 from attnspec.spec.evidence.expressions import matrices
 from attnspec.spec.evidence.linear import determinant, identity_matrix, product
 from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+from attnspec.spec.evidence.symbols import A, K, V, alpha, channels, keys
 
 __all__ = ["STATEMENTS"]
 
@@ -77,6 +79,26 @@ def heads_moved_without_their_blocks() -> str:
 
 
 # -- Two sequences --------------------------------------------------------------------------------
+
+
+def other_queries_do_not_count() -> Proof:
+    """q_r moves the scores of row r alone: ∂s_ij/∂q_ra = α δ_ir k_ja."""
+    i, j, other, c, r, a, b = sp.symbols("i j l c r a b", integer=True)
+    delta = sp.KroneckerDelta
+
+    def moved(step: Any) -> Any:
+        mean = sp.Sum(A[i, other] * step(other), keys(other))
+        return sp.Sum(A[i, j] * (step(j) - mean) * V[j, c], keys(j))
+
+    slope = moved(lambda key: alpha * sp.Sum(delta(i, r) * delta(a, b) * K[key, b], channels(b)))
+    own = moved(lambda key: alpha * K[key, a])
+    return Proof(
+        steps=(identity("∂o_i/∂q_r = δ_ir ∂o_i/∂q_i", slope, delta(i, r) * own),),
+        mutations={
+            "every query counts": identity("∂o_i/∂q_r = ∂o_i/∂q_i", slope, own),
+            "no query counts": identity("∂o_i/∂q_r = 0", slope, 0),
+        },
+    )
 
 
 def rows_are_their_own(attend: Any) -> str:
@@ -195,6 +217,7 @@ STATEMENTS = (
         formula=r"A \in \mathbb{R}^{n_q \times n_k}, \quad o_i = \sum_{j} A_{ij} v_j "
         r"\in \mathbb{R}^{d_v}, \quad \partial o_i / \partial q_r = 0\ (r \ne i)",
         verdict="true",
+        proof=other_queries_do_not_count,
         check=Check(
             run=rows_are_their_own,
             subject=attention,

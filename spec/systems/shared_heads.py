@@ -6,10 +6,23 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+import sympy as sp
 
 from attnspec.spec.evidence import exact
 from attnspec.spec.evidence.binary import attention, exponentials, integers, same
-from attnspec.spec.evidence.statement import Check, Statement, require
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
+from attnspec.spec.evidence.sums import identity
+from attnspec.spec.evidence.symbols import (
+    A,
+    G,
+    Q,
+    V,
+    alpha,
+    channels,
+    keys,
+    queries,
+    values,
+)
 
 __all__ = ["STATEMENTS"]
 
@@ -35,6 +48,41 @@ def repeated(kv: Any, group: int) -> Any:
 def tiled(kv: Any, group: int) -> Any:
     """All key heads, `group` times over: 0 1 0 1."""
     return np.concatenate([kv] * group)
+
+
+def shared_gradients() -> Proof:
+    """Query heads g of one group, one K and V: a step in K_ja moves the scores of every g."""
+    g, i, j, other, c, s, a, b = sp.symbols("g i j l c s a b", integer=True)
+    count = sp.Symbol("g_0", integer=True, positive=True)
+    group = (g, 0, count - 1)
+    delta = sp.KroneckerDelta
+
+    def slope(step: Any) -> Any:
+        dA = A[g, i, j] * (step(j) - sp.Sum(A[g, i, other] * step(other), keys(other)))
+        inner = sp.Sum(G[g, i, c] * V[j, c], values(c))
+        return sp.Sum(dA * inner, group, queries(i), keys(j))
+
+    def score_gradient_of(key: Any) -> Any:
+        mean = sp.Sum(A[g, i, other] * sp.Sum(G[g, i, c] * V[other, c], values(c)), keys(other))
+        return A[g, i, key] * (sp.Sum(G[g, i, c] * V[key, c], values(c)) - mean)
+
+    by_key = slope(
+        lambda key: alpha * sp.Sum(delta(key, a) * delta(s, b) * Q[g, i, s], channels(s))
+    )
+    head = alpha * sp.Sum(score_gradient_of(a) * Q[g, i, b], queries(i))
+    out = sp.Sum(A[g, i, j] * delta(j, a) * delta(c, b), keys(j))
+    by_value = sp.Sum(G[g, i, c] * out, group, queries(i), values(c))
+    dV = sp.Sum(A[g, i, a] * G[g, i, b], queries(i))
+    return Proof(
+        steps=(
+            identity("dK = Σ_g α dS_gᵀ Q_g", by_key, sp.Sum(head, group)),
+            identity("dV = Σ_g A_gᵀ dO_g", by_value, sp.Sum(dV, group)),
+        ),
+        mutations={
+            "one head of the group": identity("dK = α dS_gᵀ Q_g", by_key, head),
+            "the mean of the group": identity("(1/g) Σ_g", by_value, sp.Sum(dV, group) / count),
+        },
+    )
 
 
 def every_grouping(expand: Any) -> str:
@@ -111,6 +159,7 @@ STATEMENTS = (
             "heads are repeated in a row, not tiled": tiling_is_another_layer,
             "h_kv divides h": unequal_groups,
         },
+        proof=shared_gradients,
         check=Check(
             run=every_grouping,
             subject=repeated,
@@ -128,6 +177,7 @@ STATEMENTS = (
         "cache h times smaller.",
         formula=r"\mathrm{head}_a = \mathrm{Attn}(Q_a, K, V), \quad a = 1 \ldots h",
         verdict="true",
+        proof=shared_gradients,
         check=Check(
             run=one_head_serves_all,
             subject=lambda q, k, v: (grouped(q, k, v), ratio(4, 1)),

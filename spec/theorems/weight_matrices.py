@@ -115,6 +115,37 @@ def spread(columns: Matrix) -> Fraction:
     return Fraction((columns.max(0) - columns.min(0)).max())
 
 
+def what_two_rows_share() -> Proof:
+    """m_j the smaller of A_ij and A_kj: both rows keep m, and differ in parts of mass τ each."""
+    i, j, k = sp.symbols("i j k", integer=True)
+    n = sp.Symbol("n", integer=True, positive=True)
+    a, m, v = sp.IndexedBase("A"), sp.IndexedBase("m"), sp.IndexedBase("v")
+    every = (j, 0, n - 1)
+
+    def row(index: Any) -> Any:
+        return sp.Sum(a[index, j] * v[j], every)
+
+    def part(index: Any, value: Any) -> Any:
+        return sp.Sum((a[index, j] - m[j]) * value, every)
+
+    mass = 1 - sp.Sum(m[j], every)
+    difference = row(i) - row(k)
+    return Proof(
+        steps=(
+            identity(
+                "o_i - o_k = Σ (A_ij - m_j) v_j - Σ (A_kj - m_j) v_j",
+                difference,
+                part(i, v[j]) - part(k, v[j]),
+            ),
+            identity("Σ (A_ij - m_j) = 1 - Σ m ≤ τ", part(i, 1), mass, stochastic=[a]),
+        ),
+        mutations={
+            "what they share counts": identity("Σ (A_ij - m_j) = 1", part(i, 1), 1, stochastic=[a]),
+            "added": identity("o_i - o_k = Σ … + Σ …", difference, part(i, v[j]) + part(k, v[j])),
+        },
+    )
+
+
 def contraction(coefficient: Any) -> str:
     """osc(A V) ≤ τ osc(V), τ < 1, reached by some V; powers of A flatten as τ^k."""
     for seed in range(1, 7):
@@ -186,6 +217,7 @@ STATEMENTS = (
         r"\tau = 1 - \min_{i,k} \textstyle\sum_j \min(A_{ij}, A_{kj}) < 1",
         verdict="conditional",
         hypotheses={"all weights positive": blocks_do_not_mix},
+        proof=what_two_rows_share,
         check=Check(
             run=contraction,
             subject=dobrushin,
