@@ -81,7 +81,7 @@ def _markdown(statement: Statement) -> Iterator[str]:
     yield f"### `{statement.id}`: {VERDICTS[statement.verdict]}"
     yield f"*{statement.where}.* {plain(statement.says)}"
     if statement.formula:
-        yield f"$${statement.formula}$$"
+        yield f"```math\n{statement.formula}\n```"  # between dollars, Markdown eats backslashes
     if statement.exact:
         yield f"**Exactly:** {plain(statement.exact)}"
     if statement.hypotheses:
