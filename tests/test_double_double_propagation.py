@@ -124,6 +124,7 @@ STEPS: dict[str, tuple[Inject, dict[str, Any], tuple[str, ...]]] = {
     "scores": (rows_of(softmax), {}, ALL),
     "dP": (rows_of(gradients), {}, ("dq", "dk", "dbias")),
     "caps": (caps, {"softcap": 2.0}, ALL),
+    "scores of a cap's slope": (rows_of(softmax), {"softcap": 0.1}, ("dq", "dk")),
     "logarithms": (logarithms, {}, ("lse",)),
     "sums over keys": (products_of(products), {}, ALL),
     "sums over rows": (products_of(gradients), {}, ("dk", "dv")),
@@ -156,3 +157,17 @@ def test_bounds_cover_what_a_step_claims_and_not_much_more(step: str) -> None:
         shares = {name: max(shares[name], share) for name, share in found.items()}
     assert max(shares.values()) <= 1, shares
     assert all(shares[name] >= 0.6 for name in spoiled), shares
+
+
+@pytest.mark.parametrize(
+    "ticks, enough", [(5.6, True), (5.9, False), (1e4, False), (np.nan, False)]
+)
+def test_scores_that_are_hardly_known_are_not_used(
+    monkeypatch: pytest.MonkeyPatch, ticks: float, enough: bool
+) -> None:
+    """An error of 2^-10 in the exponent is 5.77 ticks; beyond, the proof does not say how much."""
+    plain = softmax.row_products
+    monkeypatch.setattr(softmax, "row_products", lambda *args, **o: plain(*args, **o) + ticks)
+    answer = enclose(problem(np.random.default_rng(0)), want=ALL)
+    for name, enclosure in answer.outputs.items():
+        assert np.all(np.isfinite(enclosure.bound) == enough), name
