@@ -7,13 +7,14 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from unittest import mock
 
 import mpmath
 import numpy as np
 import pytest
 from threadpoolctl import ThreadpoolController
 
-from attnspec.oracle import Problem, ProblemError, Reference
+from attnspec.oracle import Problem, ProblemError, Reference, workers
 from attnspec.oracle.double_double import (
     enclose,
     engine,
@@ -21,7 +22,6 @@ from attnspec.oracle.double_double import (
     products,
     reading,
     streaming,
-    workers,
 )
 from attnspec.oracle.double_double.scratch import Scratch
 
@@ -45,12 +45,17 @@ def same(one: Reference, other: Reference) -> bool:
 
 
 def on_cores(count: int, call: Callable[[], Any]) -> Any:
-    with ThreadpoolController().limit(limits=count, user_api="blas"):
+    """Run on so many cores, however small the problem is."""
+    with (
+        ThreadpoolController().limit(limits=count, user_api="blas"),
+        mock.patch.object(workers, "FEW", 0),
+    ):
         return call()
 
 
 @pytest.fixture
-def _two_cores() -> Iterator[None]:
+def _two_cores(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(workers, "FEW", 0)
     with ThreadpoolController().limit(limits=2, user_api="blas"):
         yield
 
@@ -144,27 +149,20 @@ def test_an_error_in_a_tile_arrives_and_leaves_the_cores_free(
 def test_tasks_run_side_by_side_and_results_keep_their_order() -> None:
     both = threading.Barrier(2, timeout=20)
 
-    def work(task: int) -> Iterator[int]:
+    def work(task: int) -> int:
         if task < 2:
             both.wait()
-        yield task
-        yield 10 * task
+        return 10 * task
 
-    kept: list[int] = []
-    found = workers.in_order(range(5), work, lambda x: kept.append(x) or x)  # type: ignore[func-returns-value]
-    assert [(task, list(results)) for task, results in found] == [
-        (i, [i, 10 * i]) for i in range(5)
-    ]
-    assert sorted(kept) == sorted([*range(5), *range(0, 50, 10)])
+    assert list(workers.in_order(work, range(5), scores=1)) == [0, 10, 20, 30, 40]
 
 
 @pytest.mark.usefixtures("_two_cores")
 def test_a_caller_that_stops_early_leaves_the_cores_free() -> None:
-    found = workers.in_order(range(9), lambda task: [task], lambda x: x)
+    found = workers.in_order(abs, range(9), scores=1)
     next(found)
     assert workers._limited.locked()
-    (alone,) = [list(workers.in_order(range(3), lambda task: [task], lambda x: x))]
-    assert [task for task, _ in alone] == [0, 1, 2]
+    assert list(workers.in_order(abs, range(3), scores=1)) == [0, 1, 2]
     found.close()  # type: ignore[attr-defined]
     assert not workers._limited.locked()
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+import threading
+from collections.abc import Collection, Iterable, Iterator
 
 import numpy as np
 
@@ -14,11 +15,11 @@ from attnspec.oracle.double_double.reading import Tile, groups
 from attnspec.oracle.double_double.scratch import Workspace, workspace
 from attnspec.oracle.double_double.softmax import softmax
 from attnspec.oracle.double_double.totals import Total
-from attnspec.oracle.double_double.workers import in_order
 from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.problem import Problem
+from attnspec.oracle.workers import in_order
 
-__all__ = ["add_part", "enclose", "room", "tile_forward"]
+__all__ = ["add_part", "enclose", "room", "scores_of", "tile_forward"]
 
 
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
@@ -32,11 +33,15 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
     totals = {name: Total(_total_shape(problem, name)) for name in want}
     tiles = [tile for group in groups(problem) for tile in group.tiles()]
 
-    def parts_of(tile: Tile) -> Iterator[Part]:
-        return _parts(tile, want)
+    caller = threading.get_ident()
+
+    def parts_of(tile: Tile) -> Iterable[Part]:
+        parts = _parts(tile, want)
+        return parts if threading.get_ident() == caller else [part.copy() for part in parts]
 
     with np.errstate(all="ignore"):
-        for tile, parts in in_order(tiles, parts_of, Part.copy):
+        answers = in_order(parts_of, tiles, scores=scores_of(problem))
+        for tile, parts in zip(tiles, answers, strict=True):
             for part in parts:
                 add_part(tile, part, totals[part.output])
         enclosures = {n: total.enclosure(problem.shape_of(n)) for n, total in totals.items()}
@@ -51,6 +56,11 @@ def _parts(tile: Tile, want: Collection[str]) -> Iterator[Part]:
         yield from _of_rows(tile, result, want)
         if not set(want) <= {"out", "lse"}:
             yield from Gradients(tile, result, want, work.scratch).parts()
+
+
+def scores_of(problem: Problem) -> int:
+    """How many scores there are: what its cost grows with."""
+    return problem.batch * problem.query_heads * problem.query_count * problem.key_count
 
 
 def room(tile: Tile) -> int:

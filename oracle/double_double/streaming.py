@@ -9,14 +9,14 @@ from contextlib import ExitStack
 import numpy as np
 
 from attnspec.oracle.double_double import assumptions
-from attnspec.oracle.double_double.engine import add_part, room, tile_forward
+from attnspec.oracle.double_double.engine import add_part, room, scores_of, tile_forward
 from attnspec.oracle.double_double.gradients import Gradients
 from attnspec.oracle.double_double.reading import LONGEST, Tile, groups
 from attnspec.oracle.double_double.scratch import workspace
 from attnspec.oracle.double_double.totals import Total
-from attnspec.oracle.double_double.workers import in_order
 from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.problem import Problem, ProblemError
+from attnspec.oracle.workers import in_order
 
 __all__ = ["key_gradients"]
 
@@ -59,16 +59,16 @@ def _streamed(
                 tiles.append((tile, gradients))
         spare: queue.SimpleQueue[Totals] = queue.SimpleQueue()
 
-        def of_keys(keys: slice) -> Iterator[Totals]:
+        def of_keys(keys: slice) -> Totals:
             totals = _empty(spare, shapes, keys)
             _fill(totals, tiles, keys)
-            yield totals
+            return totals
 
-        for keys, results in in_order(ranges, of_keys, lambda totals: totals):
-            for totals in results:
-                found = {n: t.enclosure(t.value.shape) for n, t in totals.items()}
-                yield keys, Reference("double-double", found)
-                spare.put(totals)
+        each = in_order(of_keys, ranges, scores=scores_of(problem))
+        for keys, totals in zip(ranges, each, strict=True):
+            found = {n: t.enclosure(t.value.shape) for n, t in totals.items()}
+            yield keys, Reference("double-double", found)
+            spare.put(totals)
 
 
 def _empty(
