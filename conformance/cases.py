@@ -23,6 +23,7 @@ __all__ = [
     "gradient_cases",
     "needs",
     "reference_cases",
+    "sources_of",
 ]
 
 LEVELS = ("smoke", "standard", "full")
@@ -55,6 +56,25 @@ def chapter_of(claim: str) -> str:
     if claim not in CLAIMS:
         return "contract"
     return CLAIMS[claim].check.__module__.rpartition(".")[2].replace("_", " ")
+
+
+SOURCES = {
+    "out": ("ch11.thm2", "KP22"),
+    "lse": ("ext.lse", "KP23"),
+    "dq": ("ch11.prop9", "KP12"),
+    "dk": ("ch11.prop9", "KP12"),
+    "dv": ("ch11.prop7", "KP12"),
+    "dbias": ("ch11.prop8", "KP12"),
+    "dsinks": ("ext.nullsink", "KP12"),
+    "hidden-nan": ("ch11.def9", "KP3"),
+    "memory-grows-as-declared": ("ch11.flash", "lesson3.sec7.memory", "KP20"),
+}
+"""What outputs and contracts go back to; a claim of the spec says so itself."""
+
+
+def sources_of(claim: str) -> tuple[str, ...]:
+    """The statements that a kernel violates where it fails the claim; none for a bare contract."""
+    return CLAIMS[claim].sources if claim in CLAIMS else SOURCES.get(claim, ())
 
 
 def needs(claim: str) -> tuple[str, ...]:

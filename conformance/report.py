@@ -18,7 +18,7 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from attnspec.conformance.cases import chapter_of
+from attnspec.conformance.cases import chapter_of, sources_of
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.problem import OUTPUTS
 from attnspec.oracle.reference import TIERS
@@ -27,6 +27,7 @@ from attnspec.oracle.rounding import CLASSES
 __all__ = ["BAD", "ReportFile", "summary"]
 
 WIDTH = 100
+INDENT = 2
 COLUMNS = 4
 """Implementations side by side; more of them go into a further table."""
 
@@ -228,7 +229,24 @@ def _explanation(verdict: Verdict) -> Text:
         much = "outside any bound" if math.isinf(verdict.fraction) else "times the bound"
         number = "" if math.isinf(verdict.fraction) else f"{_number(verdict.fraction)} "
         lines.append(f"{number}{much}: {RULES[verdict.rule]}")
-    return Text("".join(f"  {line}\n" for line in (*lines, verdict.reproduce)))
+    if verdict.status == "fail" and (violated := _violated(verdict.claim)):
+        lines.append(violated)
+    return Text("".join(f"{' ' * INDENT}{line}\n" for line in (*lines, verdict.reproduce)))
+
+
+def _violated(claim: str) -> str:
+    """The statements that the claim goes back to, as many as fit, and how to read the first."""
+    sources = sources_of(claim)
+    readable = [name for name in sources if "." in name]
+    if not readable:
+        return ""
+    tail = f": `attnspec claims {readable[0]}`"
+    for count in range(len(sources), 0, -1):
+        more = "" if count == len(sources) else f" and {len(sources) - count} more"
+        line = f"violates {', '.join(sources[:count])}{more}{tail}"
+        if len(line) <= WIDTH - INDENT:
+            break
+    return line
 
 
 def _conclusion(impl: str, verdicts: Verdicts, *, finished: bool, missing: tuple[str, ...]) -> Text:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -17,6 +18,9 @@ from attnspec.oracle.problem import Problem
 __all__ = ["Claim", "Property", "Trial", "all_claims"]
 
 Array = npt.NDArray[Any]
+
+SOURCE = r"\b(?:ch11|lesson3|heart|sys|ext)(?:\.\w+)+|\bKP\d+"
+"""A statement's id, or a property's code."""
 
 
 class Trial(Protocol):
@@ -68,6 +72,11 @@ class Claim:
     settings: tuple[str, ...] = ("",)
     options: tuple[str, ...] = ()
     self_attention: bool = False
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """The ids in `source`, as `attnspec claims` knows them, and the codes of properties."""
+        return tuple(re.findall(SOURCE, self.source))
 
 
 def all_claims() -> Iterator[Claim]:

@@ -167,7 +167,7 @@ CLAIMS = (
     Claim(
         id="scale-multiplies-queries",
         statement="Queries times a power of two, with the scale divided by it, change nothing.",
-        source="ext.scale; ch11.def6 (7); lesson3.sec3.config; heart.take.*; KP11",
+        source="ext.scale; ch11.def6 (7); lesson3.sec3.config; heart.take; KP11",
         check=scale_moves_to_query,
         settings=SINGLES,
         options=("scale",),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import math
+from importlib.resources import files
 
 import pytest
 
+from attnspec.conformance.cases import CLAIMS, SOURCES, sources_of
 from attnspec.conformance.report import ReportFile, summary
 from attnspec.conformance.verdict import STATUSES, Verdict
 
@@ -44,7 +46,8 @@ def test_a_failed_claim_has_a_row_for_each_type():
     assert explanation[0].strip() == f"{CASE} at [0, 1]"
     assert explanation[1].strip() == "got 1"
     assert "4e+01 times the bound" in explanation[2]
-    assert explanation[3].strip() == "pytest …"
+    assert explanation[3].strip() == "violates ch11.thm2, KP22: `attnspec claims ch11.thm2`"
+    assert explanation[4].strip() == "pytest …"
     assert lines[-1] == "mine: does not conform, 1 of 3 verdicts, on out"
 
 
@@ -137,3 +140,33 @@ def test_verbose_says_how_many_comparisons_each_tier_of_the_oracle_certified():
     assert line in printed(*found, verbose=True)
     assert line not in printed(*found)
     assert not [t for t in printed(verdict(), verbose=True) if t.startswith("compared")]
+
+
+def test_a_failure_names_the_statements_that_it_violates():
+    def violated(claim: str, status: str = "fail") -> list[str]:
+        lines = printed(verdict(claim=claim, status=status, fraction=2.0))
+        return [line.strip() for line in lines if "violates" in line]
+
+    assert violated("window-hides-both-sides") == [
+        "violates sys.window, sys.streamingllm, KP3: `attnspec claims sys.window`"
+    ]
+    assert violated("window-hides-both-sides", status="error") == []  # it raised: nothing is known
+    assert violated("same-bits-again") == []  # a declaration, no statement
+
+
+def test_the_statements_fit_100_columns_however_many_they_are(monkeypatch):
+    many = tuple(f"ext.number{n}" for n in range(12))
+    monkeypatch.setattr("attnspec.conformance.report.sources_of", lambda claim: many)
+    lines = printed(verdict(status="fail", fraction=2.0))
+    line = next(line for line in lines if "violates" in line)
+    assert 85 < len(line) <= 100
+    assert line.endswith(" and 9 more: `attnspec claims ext.number0`")
+
+
+def test_every_statement_that_a_failure_may_name_can_be_read():
+    listed = (files("attnspec.spec") / "ids.txt").read_text().splitlines()
+    ids = {line.split()[0] for line in listed if line and not line.startswith("#")}
+    for claim in (*CLAIMS, *SOURCES):
+        named = [name for name in sources_of(claim) if not name.startswith("KP")]
+        assert named, claim
+        assert ids.issuperset(named), claim
