@@ -211,8 +211,8 @@ STATEMENTS = (
     ),
     Statement(
         id="sys.window",
-        where="Beltagy et al. 2020, Jiang et al. 2023 (Mistral, w = 4096); the third document names "
-        "Mistral, for its shared heads",
+        where="Beltagy et al. 2020, Jiang et al. 2023 (Mistral, w = 4096); the third document "
+        "names Mistral, for its shared heads",
         says="Each token reads the last w tokens, itself included; L layers reach L(w - 1) + 1.",
         formula=r"\mathrm{reach}(L, w) = L (w - 1) + 1",
         verdict="conditional",

@@ -6,6 +6,7 @@ SECTIONS = (
     "maps",
     "weights",
     "jacobian",
+    "spectrum",
     "log_sum_exp",
     "backward",
     "responses",
@@ -18,4 +19,5 @@ SECTIONS = (
     "kernels",
     "variance",
     "consequences",
+    "cost",
 )

@@ -97,6 +97,17 @@ def key_sums() -> Proof:
     )
 
 
+def centred_rows(centre: Any) -> str:
+    """D from the outputs, in 3 causal problems: what makes each row of dS sum to 0."""
+    for seed in (1, 11, 21):
+        e, v, dout, _ = masked_problem(seed)
+        a, da = exact.weights(e), dout @ v.T
+        d = centre(a, v, dout)
+        require(same((a * da).sum(1), d), "D is not Σ A dA")
+        require(all((a * (da - d[:, None])).sum(1) == 0), "a row of dS does not sum to 0")
+    return "3 causal problems of 4 tokens, exactly"
+
+
 def masked_problem(seed: int) -> tuple[Matrix, Matrix, Matrix, Matrix]:
     """Exponentials of 4 causal rows of 4 keys, values, cotangents and queries."""
     q, k = integers((4, 2), seed=seed), integers((4, 2), seed=seed + 1)
@@ -149,6 +160,20 @@ STATEMENTS = (
         formula=r"dS\,\mathbf{1} = 0",
         verdict="true",
         proof=score_gradients_cancel,
+        check=Check(
+            run=sums_cancel_under_masks,
+            subject=score_and_value_gradients,
+            mutations={
+                "not centred": lambda e, v, do: (
+                    exact.weights(e) * (do @ v.T),
+                    exact.gradients(e, v, do).dv,
+                ),
+                "centred by the plain mean": lambda e, v, do: (
+                    exact.weights(e) * (do @ v.T - (do @ v.T).mean(-1, keepdims=True)),
+                    exact.gradients(e, v, do).dv,
+                ),
+            },
+        ),
         properties=("dbias-rows-sum-to-zero", "dbias-and-dsinks-sum-to-zero"),
     ),
     Statement(
@@ -158,6 +183,14 @@ STATEMENTS = (
         formula=r"\sum_j A_{ij}\, dA_{ij} = \langle dO_i, O_i \rangle",
         verdict="true",
         proof=one_number_for_a_row,
+        check=Check(
+            run=centred_rows,
+            subject=lambda a, v, dout: (dout * (a @ v)).sum(1),
+            mutations={
+                "Σ dA": lambda a, v, dout: (dout @ v.T).sum(1),
+                "the value of the row": lambda a, v, dout: (dout * v).sum(1),
+            },
+        ),
         properties=("dv-with-v-equals-dout-with-out",),
     ),
     Statement(

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import sympy as sp
 
-from attnspec.spec.evidence.binary import integers, same
+from attnspec.spec.evidence import exact
+from attnspec.spec.evidence.binary import attention, causal, exponentials, integers, same
 from attnspec.spec.evidence.exact import matrix
 from attnspec.spec.evidence.expressions import matrices
-from attnspec.spec.evidence.statement import Proof, Statement, require
+from attnspec.spec.evidence.statement import Check, Proof, Statement, require
 from attnspec.spec.evidence.sums import identity
 from attnspec.spec.evidence.symbols import (
     A,
@@ -50,6 +53,17 @@ def affine_in_values() -> Proof:
     )
 
 
+def affine_outputs(mapped: Any) -> str:
+    """With and without a causal mask, B = [[2, 1], [0, -1]], u = (3, -2)."""
+    q, k, v = (integers((4, 2), seed=s) for s in (1, 2, 3))
+    b_map, shift = matrix([[2, 1], [0, -1]]), matrix([3, -2])
+    for visible in (None, causal(4)):
+        found = attention(q, k, v @ b_map + shift, visible=visible)
+        out = attention(q, k, v, visible=visible)
+        require(same(found, mapped(out, b_map, shift)), "not the affine map of the output")
+    return "4 tokens, with and without a causal mask, exactly"
+
+
 def gauge_and_its_conserved_product() -> Proof:
     """Q G and K G⁻ᵀ have the same scores; along G = 1 + εM, dL = 0 gives QᵀdQ = dKᵀK."""
     q, k = sp.MatrixSymbol("Q", n, d), sp.MatrixSymbol("K", m, d)
@@ -70,6 +84,19 @@ def gauge_and_its_conserved_product() -> Proof:
             "transposed": identity("Qᵀ dQ = Kᵀ dK", left, other_way),
         },
     )
+
+
+def same_layer(of_keys: Any) -> str:
+    """G = [[1, 1], [0, 1]]: outputs, and QᵀdQ = dKᵀK (both over α)."""
+    q, k, v, dout = (integers((3, 2), seed=s) for s in (1, 2, 3, 4))
+    g = matrix([[1, 1], [0, 1]])
+    inverse = matrix([[1, -1], [0, 1]])
+    found = attention(q @ g, k @ of_keys(g, inverse), v)
+    require(same(found, attention(q, k, v)), "the output changes")
+    ds = exact.gradients(exponentials(q, k), v, dout).ds
+    require(same(q.T @ (ds @ k), (ds.T @ q).T @ k), "QᵀdQ is not dKᵀK")
+    require(not same(q.T @ (ds @ k), k.T @ (ds.T @ q)), "nor need it be transposed")
+    return "3 tokens, G = [[1, 1], [0, 1]], exactly"
 
 
 def scale_is_in_the_queries() -> Proof:
@@ -101,6 +128,16 @@ def asymmetric_gauge() -> str:
     return "G = [[1, 1], [1, 1]]: no G⁻¹ gives the scores back"
 
 
+def scaled_queries(rescaled: Any) -> str:
+    """Queries times 1..4 under α, and queries under the scale times 1..4: e^(cαs) = (e^(αs))^c."""
+    q, k, v = (integers((4, 2), seed=s) for s in (1, 2, 3))
+    for factor in range(1, 5):
+        found = exact.output(exponentials(q, k) ** factor, v)
+        q_new, k_new = rescaled(q, k, factor)
+        require(same(attention(q_new, k_new, v), found), f"a factor of {factor}")
+    return "4 tokens, factors 1 to 4, exactly"
+
+
 STATEMENTS = (
     Statement(
         id="ext.valueaffine",
@@ -109,6 +146,14 @@ STATEMENTS = (
         formula=r"A (VB + \mathbf{1}u^\top) = (AV) B + \mathbf{1}u^\top",
         verdict="true",
         proof=affine_in_values,
+        check=Check(
+            run=affine_outputs,
+            subject=lambda out, b_map, shift: out @ b_map + shift,
+            mutations={
+                "the shift is lost": lambda out, b_map, shift: out @ b_map,
+                "B transposed": lambda out, b_map, shift: out @ b_map.T + shift,
+            },
+        ),
         properties=("output-is-affine-in-values", "weights-sum-to-one"),
     ),
     Statement(
@@ -119,6 +164,14 @@ STATEMENTS = (
         verdict="conditional",
         hypotheses={"G has an inverse": asymmetric_gauge},
         proof=gauge_and_its_conserved_product,
+        check=Check(
+            run=same_layer,
+            subject=lambda g, inverse: inverse.T,
+            mutations={
+                "G": lambda g, inverse: g,
+                "G⁻¹, not transposed": lambda g, inverse: inverse,
+            },
+        ),
         properties=("dq-and-dk-share-scores",),
     ),
     Statement(
@@ -130,6 +183,14 @@ STATEMENTS = (
         r"\partial L / \partial \log\alpha = \textstyle\sum_{ij} d\tilde S_{ij} \tilde S_{ij}",
         verdict="true",
         proof=scale_is_in_the_queries,
+        check=Check(
+            run=scaled_queries,
+            subject=lambda q, k, factor: (factor * q, k),
+            mutations={
+                "keys as well": lambda q, k, factor: (factor * q, factor * k),
+                "added": lambda q, k, factor: (q + factor - 1, k),
+            },
+        ),
         properties=("scale-multiplies-queries", "scale-of-any-sign", "gradients-follow-scale"),
     ),
 )
