@@ -24,7 +24,7 @@ def prove(statement: Statement) -> Iterator[Finding]:
         return
     proof: Proof = statement.proof()
     for step in proof.steps:
-        yield Finding(f"proved ({proof.sizes} sizes): {step.text}", step.holds())
+        yield Finding(f"proved (sizes: {proof.sizes}): {step.text}", step.holds())
     for wrong, step in proof.mutations.items():
         yield Finding(f"rejected, as {wrong}: {step.text}", not step.holds())
 
