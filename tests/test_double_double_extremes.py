@@ -131,6 +131,13 @@ def test_keys_that_hardly_count(check: Check, octaves: float, sink: float | None
         assert known(check(one([[1.0]], k, v, sinks=sinks)))
 
 
+@pytest.mark.parametrize("octaves", [855.0, 899.9, 900.1, 905.0, 1000.0])
+def test_sinks_that_hardly_count(check: Check, octaves: float) -> None:
+    sinks = np.array([-octaves * OCTAVE])
+    p = one([[1.0]], [[0.0], [0.5]], [[1.0], [3.0]], sinks=sinks, dlse=np.ones((1, 1, 1)))
+    assert known(check(p))
+
+
 @pytest.mark.parametrize("sign", [-1, 1])
 def test_the_largest_scores(check: Check, sign: int) -> None:
     limit = sign * LARGEST / TICKS * OCTAVE

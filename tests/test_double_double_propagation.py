@@ -123,6 +123,11 @@ STEPS: dict[str, tuple[Inject, dict[str, Any], tuple[str, ...]]] = {
     "exponentials": (exponentials, {}, ALL),
     "scores": (rows_of(softmax), {}, ALL),
     "dP": (rows_of(gradients), {}, ("dq", "dk", "dbias")),
+    "dP under one bias": (
+        rows_of(gradients),
+        {"bias": np.zeros((1, HEADS, 1, 1))},
+        ("dq", "dk", "dbias"),
+    ),
     "caps": (caps, {"softcap": 2.0}, ALL),
     "scores of a cap's slope": (rows_of(softmax), {"softcap": 0.1}, ("dq", "dk")),
     "logarithms": (logarithms, {}, ("lse",)),

@@ -74,6 +74,8 @@ def test_the_same_bits_on_any_number_of_cores_and_on_every_call(p: Problem) -> N
     one = on_cores(1, lambda: enclose(p, want=WANT))
     for _ in range(2):
         assert same(one, on_cores(2, lambda: enclose(p, want=WANT)))
+    with ThreadpoolController().limit(limits=2, user_api="blas"):  # for each product, where few
+        assert same(one, enclose(p, want=WANT))
     assert same(one, on_cores(1, lambda: enclose(p, want=WANT)))
 
 
