@@ -12,6 +12,7 @@ from attnspec.spec.derived import (
     evaluation_error,
     same_answer,
     take_batch,
+    take_heads,
     take_keys,
     take_queries,
     visible,
@@ -26,10 +27,15 @@ def split_and_merge(trial: Trial, problem: Problem) -> None:
     out, out_allowance = answer(trial, problem)
     lse, lse_allowance = answer(trial, problem, "lse")
     rows = visible(problem).any(-1)
-    for first in sorted({1, problem.key_count // 2, problem.key_count - 1}):
-        parts = np.split(np.arange(problem.key_count), [first])
+    keys = np.arange(problem.key_count)
+    splits = {
+        f"the parts before and after key {first}": np.split(keys, [first])
+        for first in sorted({1, problem.key_count // 2, problem.key_count - 1})
+    }
+    splits["every third key, last first,"] = [keys[start::3][::-1] for start in range(3)]
+    for name, parts in splits.items():
         merged, merged_lse, bound, lse_bound = _merged(trial, problem, parts)
-        what = f"the parts before and after key {first} do not merge to the whole"
+        what = f"{name} do not merge to the whole"
         trial.close(merged[rows], out[rows], (bound + out_allowance)[rows], what=what)
         trial.close(merged_lse[rows], lse[rows], (lse_bound + lse_allowance)[rows], what=what)
 
@@ -86,6 +92,20 @@ def batch_entries_alone(trial: Trial, problem: Problem) -> None:
         within = (part_allowance + allowance[b : b + 1])[rows]
         what = "a batch entry alone differs from itself in the batch"
         trial.close(part[rows], out[b : b + 1][rows], within, what=what)
+
+
+def heads_alone(trial: Trial, problem: Problem) -> None:
+    """Each key head alone, with the query heads that read it, is that part of all together."""
+    out, allowance = answer(trial, problem)
+    group = problem.query_heads // problem.kv_heads
+    for head in range(problem.kv_heads):
+        alone = take_heads(problem, np.array([head]))
+        part, part_allowance = answer(trial, alone)
+        among = slice(head * group, (head + 1) * group)
+        rows = visible(alone).any(-1)
+        within = (part_allowance + allowance[:, among])[rows]
+        what = f"key head {head} alone differs from itself among {problem.kv_heads}"
+        trial.close(part[rows], out[:, among][rows], within, what=what)
 
 
 def rows_alone(trial: Trial, problem: Problem) -> None:
@@ -147,7 +167,7 @@ SLICED = (*SINGLES, *PAIRS)
 CLAIMS = (
     Claim(
         id="parts-merge-by-lse",
-        statement="Keys split in two parts, merged by their lse, give the whole.",
+        statement="Keys split in parts, in any order, merged by their lse, give the whole.",
         source="ext.splitkv; ext.monoid; sys.splitkv; KP10",
         hypotheses="no sink; mask and bias split along; nothing that depends on places",
         check=split_and_merge,
@@ -177,6 +197,13 @@ CLAIMS = (
         source="heart.code.sdpa; KP24",
         check=batch_entries_alone,
         settings=SLICED,
+    ),
+    Claim(
+        id="heads-alone-equal-heads-together",
+        statement="Each key head alone, with its query heads, gives what it gives among others.",
+        source="sys.tp; heart.tp; ch11.def8 (12); KP14, KP15",
+        check=heads_alone,
+        settings=(*SINGLES, "mask:heads", "bias:heads", "causal:on+gqa:grouped"),
     ),
     Claim(
         id="decoding-equals-prefill",

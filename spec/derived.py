@@ -13,19 +13,24 @@ from attnspec.spec.claim import Trial
 
 __all__ = [
     "BoolArray",
+    "Index",
     "answer",
     "cast",
     "evaluation_error",
+    "flooded",
     "for_query_heads",
+    "masked",
     "read_weights",
     "same_answer",
     "striped_values",
     "take_batch",
+    "take_heads",
     "take_keys",
     "take_queries",
     "visible",
     "with_equal_scores",
     "with_keys",
+    "with_null_key",
 ]
 
 Array = npt.NDArray[Any]
@@ -110,6 +115,30 @@ def take_batch(problem: Problem, index: Index) -> Problem:
     )
 
 
+def take_heads(problem: Problem, index: Index) -> Problem:
+    """The key heads at `index`, and the query heads that read them."""
+    group = problem.query_heads // problem.kv_heads
+    read = (index[:, None] * group + np.arange(group)).reshape(-1)
+    return problem.replace(
+        q=problem.q[:, read],
+        dout=None,
+        k=problem.k[:, index],
+        v=problem.v[:, index],
+        mask=_take(problem.mask, read, axis=-3),
+        bias=_take(problem.bias, read, axis=-3),
+        sinks=None if problem.sinks is None else problem.sinks[read],
+        alibi=None if problem.alibi is None else problem.alibi[read],
+    )
+
+
+def masked(problem: Problem, seen: BoolArray) -> Problem:
+    """All that hides, bias of -inf included, replaced by one mask; ALiBi stays as it is."""
+    bias = problem.bias
+    if bias is not None:
+        bias = np.where(np.isneginf(bias.astype(np.float64)), 0, bias).astype(bias.dtype)
+    return problem.replace(causal=False, window=None, key_lengths=None, bias=bias, mask=seen)
+
+
 def _take(array: Array | None, index: Index, *, axis: int) -> Array | None:
     """Along an axis that may be absent or broadcast."""
     if array is None or array.ndim < -axis or array.shape[axis] == 1:
@@ -118,6 +147,36 @@ def _take(array: Array | None, index: Index, *, axis: int) -> Array | None:
 
 
 # -- planted numbers -------------------------------------------------------------------------------
+
+
+def flooded(problem: Problem, edited: BoolArray, rng: np.random.Generator) -> Problem:
+    """Large finite numbers in the edited keys and values (B, Hkv, Nk).
+
+    Values of half the largest number make a leak of any weight visible; the keys stay small
+    enough for the products to be finite in every format.
+    """
+    largest = format_of(problem.q.dtype).largest
+    query = max(4.0, float(np.abs(problem.q.astype(np.float64)).max()))
+    size = min(500.0, largest / (4 * problem.head_size * query))
+    k = cast(problem, size * rng.uniform(-1, 1, problem.k.shape))
+    v = cast(problem, largest / 2 * rng.choice([-1.0, 1.0], problem.v.shape))
+    return problem.replace(
+        k=np.where(edited[..., None], k, problem.k), v=np.where(edited[..., None], v, problem.v)
+    )
+
+
+def with_null_key(problem: Problem) -> Problem:
+    """One more key, of zeros, with a value of zeros, that every row sees; for no bias."""
+    mask = problem.mask
+    if mask is not None:
+        wide = (*mask.shape[:-1], problem.key_count)
+        true = np.ones((*mask.shape[:-1], 1), np.bool_)
+        mask = np.concatenate([np.broadcast_to(mask, wide), true], axis=-1)
+    return problem.replace(
+        k=np.concatenate([problem.k, np.zeros_like(problem.k[:, :, :1])], axis=2),
+        v=np.concatenate([problem.v, np.zeros_like(problem.v[:, :, :1])], axis=2),
+        mask=mask,
+    )
 
 
 def with_keys(problem: Problem, count: int, rng: np.random.Generator) -> Problem:

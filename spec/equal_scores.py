@@ -17,7 +17,7 @@ from attnspec.spec.derived import (
     with_equal_scores,
     with_keys,
 )
-from attnspec.spec.settings import BROADCASTS, PAIRS, SINGLES
+from attnspec.spec.settings import BROADCASTS, PAIRS, SINGLES, without
 
 __all__ = ["CLAIMS"]
 
@@ -66,6 +66,19 @@ def _mass(problem: Problem, seen: BoolArray, score: float) -> Float64Array:
         with np.errstate(over="ignore"):
             mass = mass + np.exp(problem.sinks.astype(np.float64) - score)[:, None, None]
     return mass
+
+
+def equal_keys(trial: Trial, problem: Problem) -> None:
+    """Equal keys give a row equal scores, whatever its query: the mean of the visible values."""
+    k = np.broadcast_to(problem.k[:, :, :1], problem.k.shape)
+    equal = problem.replace(k=k.copy(), v=striped_values(problem))
+    seen = visible(equal)
+    rows = seen.any(-1)
+    stripes = seen @ for_query_heads(equal, equal.v.astype(np.float64))
+    expected = (stripes / np.maximum(seen.sum(-1, keepdims=True), 1))[rows]
+    within = trial.allowance(equal)[rows] + evaluation_error(expected, steps=8)
+    what = "all keys are equal, but the output is not the mean of the visible values"
+    trial.close(trial.ask(equal)["out"][rows], expected, within, what=what)
 
 
 def visible_set(trial: Trial, problem: Problem) -> None:
@@ -121,6 +134,14 @@ CLAIMS = (
             "window:sliding+gqa:grouped",
             "window:sliding+sinks:normal",
         ),
+    ),
+    Claim(
+        id="equal-keys-average-plainly",
+        statement="Equal keys give the plain mean of the visible values, whatever the query.",
+        source="ext.templimits; ext.ratio; ext.keyshift; KP5",
+        hypotheses="no bias, ALiBi or sink",
+        check=equal_keys,
+        settings=without("bias", "alibi", "sinks", among=(*SINGLES, "causal:on+gqa:grouped")),
     ),
     Claim(
         id="every-length-averages-plainly",

@@ -6,7 +6,14 @@ import numpy as np
 
 from attnspec.oracle.problem import Problem
 from attnspec.spec.claim import Claim, Trial
-from attnspec.spec.derived import answer, cast, same_answer, visible
+from attnspec.spec.derived import (
+    answer,
+    cast,
+    masked,
+    same_answer,
+    visible,
+    with_null_key,
+)
 from attnspec.spec.settings import BROADCASTS, PAIRS, SINGLES, without
 
 __all__ = ["CLAIMS"]
@@ -14,12 +21,7 @@ __all__ = ["CLAIMS"]
 
 def hiding_is_masking(trial: Trial, problem: Problem) -> None:
     """Causality, windows, lengths and bias -inf are masks: the one mask of who sees whom."""
-    bias = problem.bias
-    if bias is not None:
-        bias = np.where(np.isneginf(bias.astype(np.float64)), 0, bias).astype(bias.dtype)
-    other = problem.replace(
-        causal=False, window=None, key_lengths=None, bias=bias, mask=visible(problem)
-    )
+    other = masked(problem, visible(problem))
     same_answer(trial, problem, other, what="the mask of the same visible keys differs")
 
 
@@ -92,17 +94,7 @@ def grouped_is_repeated(trial: Trial, problem: Problem) -> None:
 def sink_is_null_key(trial: Trial, problem: Problem) -> None:
     """A sink of 0 is one more key of zeros with a value of zeros."""
     assert problem.sinks is not None
-    mask = problem.mask
-    if mask is not None:
-        wide = (*mask.shape[:-1], problem.key_count)
-        true = np.ones((*mask.shape[:-1], 1), np.bool_)
-        mask = np.concatenate([np.broadcast_to(mask, wide), true], axis=-1)
-    with_key = problem.replace(
-        k=np.concatenate([problem.k, np.zeros_like(problem.k[:, :, :1])], axis=2),
-        v=np.concatenate([problem.v, np.zeros_like(problem.v[:, :, :1])], axis=2),
-        mask=mask,
-        sinks=None,
-    )
+    with_key = with_null_key(problem.replace(sinks=None))
     with_sink = problem.replace(sinks=np.zeros_like(problem.sinks))
     same_answer(trial, with_sink, with_key, what="a sink of 0 differs from a key of zeros")
 

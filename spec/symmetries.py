@@ -105,6 +105,25 @@ def scale_sign(trial: Trial, problem: Problem) -> None:
     same_answer(trial, silent, problem.replace(scale=0.0), what=what)
 
 
+def channel_order(trial: Trial, problem: Problem) -> None:
+    """Attn(QG, KG, V) = Attn(Q, K, V) for G that permutes channels and flips signs (GGᵀ = I)."""
+    order = trial.rng.permutation(problem.head_size)
+    signs = trial.rng.choice([-1, 1], problem.head_size).astype(problem.q.dtype)
+    other = problem.replace(q=problem.q[..., order] * signs, k=problem.k[..., order] * signs)
+    same_answer(trial, problem, other, what="the order or sign of the channels matters")
+
+
+def value_columns(trial: Trial, problem: Problem) -> None:
+    """Attn(Q, K, VP) = Attn(Q, K, V) P: the columns of the values know nothing of one another."""
+    order = trial.rng.permutation(problem.value_size)
+    out, allowance = answer(trial, problem)
+    moved, moved_allowance = answer(trial, problem.replace(v=problem.v[..., order]))
+    rows = visible(problem).any(-1)
+    within = (moved_allowance + allowance[..., order])[rows]
+    what = "the order of the value columns matters"
+    trial.close(moved[rows], out[..., order][rows], within, what=what)
+
+
 def _gridded(x: npt.NDArray[Any], steps: int) -> Float64Array:
     """Multiples of 1/steps in [-4, 4] (and -inf), so that sums of a few stay exact in 8 bits."""
     x = x.astype(np.float64)
@@ -163,6 +182,20 @@ CLAIMS = (
         hypotheses="no sink",
         check=value_affine,
         settings=without("sinks"),
+    ),
+    Claim(
+        id="channels-in-any-order",
+        statement="Channels of queries and keys reordered or negated together change nothing.",
+        source="ext.gauge; ch11.def5 (3); KP17, KP25",
+        check=channel_order,
+        settings=SINGLES,
+    ),
+    Claim(
+        id="value-columns-in-any-order",
+        statement="Reordered columns of the values give the reordered columns of the output.",
+        source="ch11.thm2.row (11); ext.valueaffine; KP25",
+        check=value_columns,
+        settings=SINGLES,
     ),
     Claim(
         id="scale-multiplies-queries",

@@ -6,10 +6,17 @@ from collections.abc import Iterable, Iterator
 
 import numpy as np
 
-from attnspec.oracle.formats import format_of
 from attnspec.oracle.problem import Problem
 from attnspec.spec.claim import Claim, Trial
-from attnspec.spec.derived import BoolArray, answer, cast, for_query_heads, take_keys, visible
+from attnspec.spec.derived import (
+    BoolArray,
+    answer,
+    cast,
+    flooded,
+    for_query_heads,
+    take_keys,
+    visible,
+)
 from attnspec.spec.settings import PAIRS, SINGLES, without
 
 __all__ = ["CLAIMS"]
@@ -40,8 +47,6 @@ def _unaffected(trial: Trial, problem: Problem, edits: Iterable[BoolArray]) -> N
 
     Closeness is asked, not equal bits: both results lie within the allowance of one exact result,
     but a tile that is skipped or not, or a dispatch on the content, may legally regroup the sum.
-    Content of half the largest number makes a leak of any weight visible; the keys stay small
-    enough for the products to be finite in every format.
     """
     seen = visible(problem)
     before, allowance = answer(trial, problem)
@@ -59,17 +64,9 @@ def _flooded(
     problem: Problem, edited: BoolArray, touched: BoolArray, rng: np.random.Generator
 ) -> Problem:
     """Large finite numbers in the edited keys and values, and in the rows that see them."""
-    largest = format_of(problem.q.dtype).largest
-    query = max(4.0, float(np.abs(problem.q.astype(np.float64)).max()))
-    size = min(500.0, largest / (4 * problem.head_size * query))
-    k = cast(problem, size * rng.uniform(-1, 1, problem.k.shape))
-    v = cast(problem, largest / 2 * rng.choice([-1.0, 1.0], problem.v.shape))
+    full = flooded(problem, edited, rng)
     q = cast(problem, rng.standard_normal(problem.q.shape))
-    return problem.replace(
-        q=np.where(touched[..., None], q, problem.q),
-        k=np.where(edited[..., None], k, problem.k),
-        v=np.where(edited[..., None], v, problem.v),
-    )
+    return full.replace(q=np.where(touched[..., None], q, problem.q))
 
 
 def _ranges(problem: Problem, rng: np.random.Generator, *, earlier: bool) -> Iterator[BoolArray]:

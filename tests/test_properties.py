@@ -68,6 +68,7 @@ def evaluate(
             continue
         dout = head.dout.astype(dtype)
         inner = (dout * out).sum(-1, keepdims=True)
+        inner = inner if head.dlse is None else inner - head.dlse.astype(dtype)[:, None]
         ds = p * (dout @ v.T - inner)
         if head.bias is not None:
             found["dbias"] += broadcast_sum(ds, at, found["dbias"].shape)

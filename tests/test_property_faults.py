@@ -177,6 +177,27 @@ def forgotten(*names: str) -> Callable[[Problem], Problem]:
     return lambda problem: problem.replace(**{n: nothing.get(n) for n in names})
 
 
+def unread_channel(name: str) -> Callable[[Problem], Problem]:
+    """The last channel is not read."""
+
+    def change(problem: Problem) -> Problem:
+        x = getattr(problem, name).copy()
+        x[..., -1] = 0
+        return problem.replace(**{name: x})
+
+    return change
+
+
+def top_left(problem: Problem) -> Problem:
+    """The diagonal starts at key 0, whatever the lengths."""
+    return derived.masked(problem, derived.visible(problem.replace(diagonal="top-left")))
+
+
+def next_head(problem: Problem) -> Problem:
+    """Each query head reads the keys of the head after its own."""
+    return problem.replace(k=np.roll(problem.k, 1, axis=1))
+
+
 def mean_where_empty(problem: Problem, out: Array) -> Array:
     empty = ~derived.visible(problem).any(-1)
     return np.where(empty[..., None], np.float32(0.25), out)
@@ -209,15 +230,25 @@ def without_inner(problem: Problem, want: Sequence[str]) -> Outputs:
 
 
 FAULTS: dict[str, Kernel] = {
+    "chunked-prefill-equals-prefill": of(top_left),
+    "hidden-keys-may-be-left-out": of(finite_hiding),
+    "window-and-sink-cache-is-a-mask": of(finite_hiding),
+    "paged-keys-equal-keys-in-a-row": of(finite_hiding),
+    "padding-changes-nothing": of(forgotten("key_lengths")),
+    "null-key-adds-1-to-the-sum": spoiled("lse", lambda p, x: x / np.log(2)),
+    "doubled-key-is-a-bias-of-log-2": of(scaled_bias),
+    "lse-gradient-is-the-mean-key": backward_of(forgotten("dlse")),
     "parts-merge-by-lse": spoiled("lse", lambda p, x: x / np.log(2)),
     "doubled-keys-change-nothing": of(padding_counts),
     "doubled-keys-add-log-2-to-lse": spoiled("lse", lambda p, x: x - np.log(p.key_count)),
     "batch-entries-are-independent": of(first_entry),
+    "heads-alone-equal-heads-together": of(next_head),
     "decoding-equals-prefill": of(decoding_path),
     "prefix-equals-first-rows": of(one_diagonal_for_groups_of_rows),
     "lse-between-max-and-max-plus-log-n": spoiled("lse", lambda p, x: x - 5),
     "visible-set": of(exclusive_window),
     "equal-scores-average-plainly": spoiled("out", maximum_from_zero),
+    "equal-keys-average-plainly": of(drop_last_key),
     "every-length-averages-plainly": of(drop_key_of_a_short_tile),
     "lse-of-equal-scores": spoiled("lse", lambda p, x: x * np.log(2)),
     "hiding-is-masking": of(shifted_diagonal),
@@ -255,6 +286,8 @@ FAULTS: dict[str, Kernel] = {
     "constant-bias-adds-to-lse": of(clip("bias", -4, 4)),
     "constant-key-changes-nothing": of(lambda p: p.replace(softcap=3.0)),
     "output-is-affine-in-values": of(clip("v", -4, 4)),
+    "channels-in-any-order": of(unread_channel("q")),
+    "value-columns-in-any-order": of(unread_channel("v")),
     "scale-multiplies-queries": of(lambda p: p.replace(scale=p.head_size**-0.5)),
     "scale-of-any-sign": of(lambda p: p.replace(scale=abs(p.scale))),
     "later-tokens-have-no-influence": of(shifted_diagonal),
