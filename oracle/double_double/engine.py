@@ -25,9 +25,9 @@ __all__ = ["add_part", "enclose", "room", "scores_of", "tile_forward"]
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
     """Enclose the outputs named in `want` (of `OUTPUTS`), each in its shape of `Problem.shape_of`.
 
-    Bounds are about 2^-70 of the magnitudes that are added up, where scores are moderate. A bound
-    of inf means that this tier does not reach: scores beyond 2^33 ticks (1.4 million), a result
-    that overflows, NaN or infinity among the visible numbers. Raises `AssumptionFailed`.
+    Bounds are 2^-65 to 2^-75 of the magnitudes that are added up, where scores are moderate. A
+    bound of inf means that this tier does not reach: scores beyond 2^33 ticks (1.4 million), a
+    result that overflows, NaN or infinity among the visible numbers. Raises `AssumptionFailed`.
     """
     assumptions.check()
     totals = {name: Total(_total_shape(problem, name)) for name in want}

@@ -97,6 +97,8 @@ class Gradients:
         self.dout = np.zeros(shape) if problem.dout is None else tile.rows_of(problem.dout)
         self.dout[~tile.sees] = 0  # perhaps padding, and without influence
         dlse = np.zeros(shape[:2]) if problem.dlse is None else tile.rows_of(problem.dlse)
+        if problem.sinks is None:
+            dlse[~tile.sees] = 0
         self.scale, exponent = math.frexp(problem.scale)
         self.scale_exponent = exponent
         self._scale_cotangents(dlse[..., None])
