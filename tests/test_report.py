@@ -11,6 +11,7 @@ import pytest
 from attnspec.conformance.cases import CLAIMS, SOURCES, sources_of
 from attnspec.conformance.report import ReportFile, summary
 from attnspec.conformance.verdict import STATUSES, Verdict
+from attnspec.spec.properties import ELSEWHERE, PROPERTIES
 
 CASE = "normal/b2h2g2q33k65d40v40/plain"
 
@@ -170,3 +171,9 @@ def test_every_statement_that_a_failure_may_name_can_be_read():
         named = [name for name in sources_of(claim) if not name.startswith("KP")]
         assert named, claim
         assert ids.issuperset(named), claim
+
+
+def test_every_property_is_asked_of_implementations_or_shown_elsewhere():
+    asked = {n for c in (*CLAIMS, *SOURCES) for n in sources_of(c) if n.startswith("KP")}
+    assert asked.isdisjoint(ELSEWHERE)
+    assert asked | ELSEWHERE.keys() == PROPERTIES.keys()
