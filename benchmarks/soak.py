@@ -27,6 +27,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from contextlib import nullcontext
 from itertools import count
+from multiprocessing import get_context
 from typing import Any
 
 from hypothesis import HealthCheck, Phase, given, seed, settings
@@ -84,6 +85,12 @@ def soak(root: int, batch: int, until: float) -> Tally:
     return tally
 
 
+def _adopt(batch: int) -> None:
+    """In a worker: the size of a batch."""
+    global BATCH
+    BATCH = batch
+
+
 def tallies(root: int, *, minutes: float, workers: int) -> Iterator[Tally]:
     """The tallies of one batch after the other, for so many minutes."""
     until = time.time() + 60 * minutes
@@ -92,7 +99,9 @@ def tallies(root: int, *, minutes: float, workers: int) -> Iterator[Tally]:
         while time.time() < until:
             yield soak(root, next(batches), until)
         return
-    with ProcessPoolExecutor(workers) as pool:
+    # Forking a process that has threads, as JAX gives the tests, may hang.
+    spawn = get_context("spawn")
+    with ProcessPoolExecutor(workers, spawn, initializer=_adopt, initargs=(BATCH,)) as pool:
         running: set[Future[Tally]] = set()
         while running or time.time() < until:
             while len(running) < 2 * workers and time.time() < until:

@@ -239,6 +239,8 @@ def test_the_command_reports_and_succeeds(
 
 
 def test_two_workers_draw_what_one_draws(soak: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # the workers know nothing of the fixture's sizes
+    monkeypatch.syspath_prepend(BENCHMARKS)
     monkeypatch.setattr(soak, "BATCH", 3)
     alone = [soak.soak(3, batch, FOREVER) for batch in range(2)]
     together = [(t.problems, t.compared) for t in soak.tallies(3, minutes=0.15, workers=2)]
