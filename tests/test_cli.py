@@ -49,6 +49,7 @@ def test_a_statement_in_full(
         (("--verdict", "true"), True),
         (("--verdict", "false"), False),
         (("--chapter", "chapter11"), True),
+        (("--chapter", "ch11"), True),
         (("--chapter", "heart"), False),
         (("--evidence", "check"), True),
         (("--evidence", "proof"), False),
@@ -63,7 +64,7 @@ def test_the_list_is_filtered(
     assert shown(EVEN, "claims", *arguments, monkeypatch=monkeypatch) == 0
     printed = capsys.readouterr().out
     assert ("ch11.even" in printed) == listed
-    assert f"{int(listed)} of 1 statements" in printed
+    assert f"{int(listed)} of 1 statement\n" in printed
 
 
 def test_what_does_not_hold_is_named_and_fails(
@@ -84,6 +85,40 @@ def test_what_does_not_hold_is_named_and_fails(
     assert "FAILED ch11.odd: refuted, as two: it passed" in printed
 
 
+def test_filters_hold_for_ids_too_and_each_counts_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    chosen = ("claims", "ch11.even", "ch11.even", "--verdict", "false")
+    assert shown(EVEN, *chosen, monkeypatch=monkeypatch) == 0
+    assert capsys.readouterr().out == "0 of 1 statement\n"
+
+
+def test_where_there_is_no_proof_it_says_so(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(EVEN, "prove", "ch11.even", monkeypatch=monkeypatch) == 0
+    assert "no proof is recorded there" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "name, says", [("weights-sum-to-one", "asked of implementations"), ("KP11", "The scale is")]
+)
+def test_names_that_the_report_prints_are_known(
+    name: str, says: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(EVEN, "claims", name, monkeypatch=monkeypatch) == 2
+    printed = capsys.readouterr().err
+    assert says in printed
+    assert max(map(len, printed.splitlines())) <= 100
+
+
+def test_a_place_that_cannot_be_written_is_a_mistake_not_a_traceback(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert shown(EVEN, "document", str(tmp_path), monkeypatch=monkeypatch) == 2
+    assert "expected a file" in " ".join(capsys.readouterr().err.split())
+
+
 def test_an_unknown_id_says_which_are_near(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -94,7 +129,9 @@ def test_an_unknown_id_says_which_are_near(
 def test_the_document_knows_when_it_is_out_of_date(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    path = str(tmp_path / "docs" / "SPEC.md")
+    path = str(tmp_path / "SPEC.md")
+    assert shown(EVEN, "document", "--stale", path, monkeypatch=monkeypatch) == 2
+    Path(path).write_text("of yesterday")
     assert shown(EVEN, "document", "--stale", path, monkeypatch=monkeypatch) == 1
     assert shown(EVEN, "document", path, monkeypatch=monkeypatch) == 0
     assert shown(EVEN, "document", "--stale", path, monkeypatch=monkeypatch) == 0

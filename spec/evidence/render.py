@@ -9,25 +9,41 @@ from collections.abc import Iterable, Iterator
 from attnspec.spec.evidence import examine
 from attnspec.spec.evidence.statement import CHAPTERS, Statement
 
-__all__ = ["chapter_of", "document", "full", "plain"]
+__all__ = [
+    "CHAPTER_NAMES",
+    "VERDICTS",
+    "chapter_of",
+    "document",
+    "full",
+    "names_of",
+    "plain",
+]
 
 PREFIXES = {"ch11": "chapter11", "sys": "systems", "ext": "theorems"}
 WIDTH = 100
 
 VERDICTS = {
-    "true": "true",
-    "conditional": "true under its hypotheses",
-    "imprecise": "imprecise",
-    "false": "false",
-    "undecided": "not decidable here",
-    "narrative": "narrative",
+    "true": "as written",
+    "conditional": "true under the hypotheses that are named",
+    "imprecise": "not as written; what holds is said",
+    "false": "what holds is said",
+    "undecided": "no computation here can tell",
+    "narrative": "it has no truth value",
 }
+"""The verdicts, and what each means."""
+CHAPTER_NAMES = (*CHAPTERS, *PREFIXES)
+"""What chapters are called: by their folders, and as ids begin."""
 
 
 def chapter_of(statement: Statement) -> str:
     """The folder of `spec/` that the statement stands in."""
     prefix = statement.id.partition(".")[0]
     return PREFIXES.get(prefix, prefix)
+
+
+def names_of(statement: Statement) -> tuple[str, str]:
+    """The folder of its chapter, and how its id begins."""
+    return chapter_of(statement), statement.id.partition(".")[0]
 
 
 def plain(text: str) -> str:
@@ -37,7 +53,12 @@ def plain(text: str) -> str:
 
 def full(statement: Statement) -> str:
     """Everything about it, with the transcripts of its proof, check and witnesses."""
-    lines = [f"{statement.id}  ({statement.where})", f"  {VERDICTS[statement.verdict]}", ""]
+    verdict = statement.verdict
+    lines = [
+        f"{statement.id}  ({statement.where})",
+        f"  {verdict}: {VERDICTS[verdict]}",
+        "",
+    ]
     lines += _wrapped("says", statement.says)
     lines += _wrapped("formula", statement.formula)
     lines += _wrapped("exact", statement.exact)
@@ -69,6 +90,8 @@ def document(statements: Iterable[Statement]) -> str:
         "Every statement of the three sources, of the systems that they name, and theorems beside "
         "them: what it says, whether it is true, and how one knows. Written by `attnspec document` "
         "from the records in `spec/`; `attnspec claims ID` shows a record with its proof.",
+        "The verdicts:",
+        "\n".join(f"- **{name}**: {meaning}" for name, meaning in VERDICTS.items()),
     ]
     for chapter, those in by_chapter.items():
         title = importlib.import_module(f"attnspec.spec.{chapter}").__doc__ or chapter
@@ -78,7 +101,7 @@ def document(statements: Iterable[Statement]) -> str:
 
 
 def _markdown(statement: Statement) -> Iterator[str]:
-    yield f"### `{statement.id}`: {VERDICTS[statement.verdict]}"
+    yield f"### `{statement.id}`: {statement.verdict}"
     yield f"*{statement.where}.* {plain(statement.says)}"
     if statement.formula:
         yield f"```math\n{statement.formula}\n```"  # between dollars, Markdown eats backslashes
