@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from textwrap import wrap
@@ -15,7 +16,7 @@ class Reach:
 
     `short` of the output's `size` elements have a bound above the wanted one, and `unknown` of
     those no finite bound. `worst` is the largest ratio of bound to wanted among the others that
-    are short: inf where 0 or NaN was wanted, and 0 where there are none.
+    are short: inf where 0 was wanted or the ratio overflows, and 0 where there are none.
     """
 
     output: str
@@ -31,7 +32,8 @@ class Reach:
         if self.unknown:
             text += f", {self.unknown} without a finite bound"
         if self.unknown < self.short:
-            text += f", worst {self.worst:.3g}x the wanted bound"
+            worst = f"{self.worst:.3g}" if math.isfinite(self.worst) else "over 1e308"
+            text += f", worst {worst}x the wanted bound"
         return text
 
 

@@ -94,7 +94,11 @@ class Reference:
     climb: tuple[Step, ...] = ()
 
     def __getitem__(self, output: str) -> Enclosure:
-        return self.outputs[output]
+        try:
+            return self.outputs[output]
+        except KeyError:
+            asked = ", ".join(self.outputs)
+            raise ProblemError(f"{output!r} was not asked for: expected one of {asked}") from None
 
     def explain(self) -> str:
         """Which engines were asked, what for, how far each reached and how long it took."""

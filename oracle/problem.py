@@ -347,20 +347,13 @@ class Problem:
                 raise ProblemError(f"{name}: expected a finite number, got {x!r}")
         if self.softcap is not None and self.softcap <= 0:
             raise ProblemError(f"softcap: expected a positive number, got {self.softcap}")
-        if self.diagonal not in ("bottom-right", "top-left") and (
-            isinstance(self.diagonal, bool) or not isinstance(self.diagonal, int)
-        ):
-            raise ProblemError(
-                f"diagonal: expected 'bottom-right', 'top-left' or an int, got {self.diagonal!r}"
-            )
-        if self.window is not None and (
-            not isinstance(self.window, tuple)
-            or len(self.window) != 2
-            or any(w is not None and (not isinstance(w, int) or w < 0) for w in self.window)
-        ):
-            raise ProblemError(
-                f"window: expected (left, right), each an int >= 0 or None, got {self.window!r}"
-            )
+        plain = {
+            "causal": checks.plain_bool("causal", self.causal),
+            "diagonal": checks.plain_diagonal(self.diagonal),
+            "window": checks.plain_window(self.window),
+        }
+        for name, value in plain.items():
+            object.__setattr__(self, name, value)  # frozen to its users only
 
     def _check_arrays(self) -> None:
         operands = ("q", "k", "v")
@@ -370,8 +363,7 @@ class Problem:
             array = getattr(self, name)
             if array is None and name not in operands:
                 continue
-            if not isinstance(array, np.ndarray):
-                raise ProblemError(f"{name}: expected a NumPy array, got {type(array).__name__}")
+            checks.check_array(name, array)
             if name in dtypes and array.dtype.name not in dtypes[name]:
                 expected = " or ".join(dtypes[name])
                 raise ProblemError(f"{name}: expected dtype {expected}, got {array.dtype}")

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
 __all__ = [
     "ProblemError",
+    "check_array",
     "check_broadcast",
     "check_exact",
     "check_lengths",
     "check_positions",
+    "plain_bool",
+    "plain_diagonal",
+    "plain_window",
     "row_numbers",
 ]
 
@@ -22,6 +26,16 @@ Array = npt.NDArray[Any]
 
 class ProblemError(ValueError):
     """A field of a `Problem` has the wrong shape, dtype or value."""
+
+
+def check_array(name: str, array: object) -> None:
+    """A NumPy array."""
+    if not isinstance(array, np.ndarray):
+        kind = type(array).__name__
+        how = "; use .numpy(), for bfloat16 .float().numpy() and ml_dtypes"
+        raise ProblemError(
+            f"{name}: expected a NumPy array, got {kind}{how if kind == 'Tensor' else ''}"
+        )
 
 
 def check_broadcast(name: str, array: Array | None, full: tuple[int, ...]) -> None:
@@ -70,6 +84,45 @@ def check_positions(positions: Array | None, rows: int, query_lengths: Array | N
         raise ProblemError(f"positions: expected values from 0 on, got {positions.min()}")
     if query_lengths is None:
         raise ProblemError("positions: expected query_lengths too: how many queries there are")
+
+
+def plain_bool(name: str, value: object) -> bool:
+    """Python's bool for one of Python or NumPy."""
+    if not isinstance(value, bool | np.bool_):
+        raise ProblemError(f"{name}: expected a bool, got {value!r}")
+    return bool(value)
+
+
+def plain_diagonal(value: object) -> Any:
+    """'bottom-right', 'top-left' or Python's int for an integer of Python or NumPy."""
+    if isinstance(value, str) and value in ("bottom-right", "top-left"):
+        return value
+    if not _is_integer(value):
+        raise ProblemError(
+            f"diagonal: expected 'bottom-right', 'top-left' or an int, got {value!r}"
+        )
+    return int(value)
+
+
+def plain_window(window: object) -> tuple[int | None, int | None] | None:
+    """(left, right), each None or Python's int for an integer >= 0 of Python or NumPy."""
+    if window is None:
+        return None
+    if (
+        not isinstance(window, tuple)
+        or len(window) != 2
+        or any(side is not None and (not _is_integer(side) or side < 0) for side in window)
+    ):
+        raise ProblemError(
+            f"window: expected (left, right), each an int >= 0 or None, got {window!r}"
+        )
+    left, right = (None if side is None else int(side) for side in window)
+    return left, right
+
+
+def _is_integer(value: object) -> TypeGuard[int | np.integer[Any]]:
+    """Whether it counts; a bool does not."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def row_numbers(rows: Sequence[int] | slice, count: int) -> npt.NDArray[np.int64]:

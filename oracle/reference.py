@@ -18,7 +18,8 @@ import numpy.typing as npt
 from attnspec.oracle import float64
 from attnspec.oracle.climb import Reach, Step
 from attnspec.oracle.enclosure import Enclosure, Reference
-from attnspec.oracle.problem import OUTPUTS, Problem, ProblemError
+from attnspec.oracle.problem import Problem, ProblemError
+from attnspec.oracle.request_checks import check_bits, check_problem, check_want, check_within
 from attnspec.oracle.visible_nan import Overlay, without_nan
 
 __all__ = ["BITS", "TIERS", "Uncertified", "reference"]
@@ -68,13 +69,14 @@ def reference(
     lse of a row whose query, key or bias it is, out[i, c] for v[j, c]. There, the bound is 0.
 
     Raises `ProblemError` for an output that this problem does not define (gradients without a
-    cotangent or with a visible NaN; anything with a visible infinity in q, k or v) and for rows
-    that are not there, `Uncertified` where nothing reaches, and `AssumptionFailed` where the
-    machine's float64 is not what the proof assumes.
+    cotangent or with a visible NaN; anything with a visible infinity in q, k or v), for rows that
+    are not there and for a limit that is no number >= 0, `Uncertified` where nothing reaches, and
+    `AssumptionFailed` where the machine's float64 is not what the proof assumes.
     """
+    check_problem(problem)
     problem = problem if rows is None else problem.at(rows)
-    limits = {} if within is None else within
-    _check_request(problem, want, limits)
+    limits = check_within(within, check_want(problem, want))
+    bits = check_bits(bits)
     _check_engine(tier, bits)
     problem, overlay = without_nan(problem, want=want)
     climb = _Climb(problem, overlay, limits, two=bits is None)
@@ -199,36 +201,11 @@ def _estimate(
 # -- requests ----------------------------------------------------------------------------------
 
 
-def _check_request(
-    problem: Problem, want: Sequence[str], within: Mapping[str, npt.ArrayLike]
-) -> None:
-    if isinstance(want, str) or not want:
-        raise ProblemError(f"want: expected a sequence of {', '.join(OUTPUTS)}; got {want!r}")
-    shapes = {name: problem.shape_of(name) for name in want}  # raises where one is not defined
-    for name, limit in within.items():
-        if name not in shapes:
-            raise ProblemError(f"within[{name!r}]: {name} is not in want, which is {tuple(want)}")
-        if not _broadcasts(np.shape(limit), shapes[name]):
-            raise ProblemError(
-                f"within[{name!r}]: expected an array that broadcasts to {shapes[name]}, "
-                f"got {np.shape(limit)}"
-            )
-
-
-def _broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
-    try:
-        return np.broadcast_shapes(shape, full) == full
-    except ValueError:
-        return False
-
-
 def _check_engine(tier: str | None, bits: int | None) -> None:
     if tier not in (None, *TIERS):
         raise ProblemError(f"tier: expected one of {', '.join(TIERS)} or None, got {tier!r}")
     if bits is not None and tier in ("float64", "double-double"):
         raise ProblemError(f"bits: {tier} has its own; expected bits with balls or definition only")
-    if bits is not None and bits < 2:
-        raise ProblemError(f"bits: expected at least 2, got {bits}")
 
 
 def _short(enclosure: Enclosure, within: npt.ArrayLike | None) -> BoolArray:

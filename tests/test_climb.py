@@ -82,6 +82,10 @@ def test_double_double_stands_between_float64_and_the_balls() -> None:
     "reach, text",
     [
         (Reach("dk", 3, 0, 512, 14.2), "dk 3 of 512 elements short, worst 14.2x the wanted bound"),
+        (
+            Reach("dk", 3, 0, 512, np.inf),
+            "dk 3 of 512 elements short, worst over 1e308x the wanted bound",
+        ),
         (Reach("dk", 0, 0, 512, 0.0), "dk enough"),
         (Reach("dk", 2, 2, 9, 0.0), "dk 2 of 9 elements short, 2 without a finite bound"),
     ],

@@ -214,8 +214,12 @@ def test_streaming_leaves_the_callers_floating_point_state_alone() -> None:
     [
         ({"size": 1000}, "size: expected a multiple of 8192, got 1000"),
         ({"size": 0}, "size: expected a multiple"),
-        ({"want": ("dq",)}, "want: expected dk, dv or both"),
-        ({"want": ()}, "want: expected dk, dv or both"),
+        ({"size": "a"}, "size: expected a multiple of 8192, got 'a'"),
+        ({"size": 16384.0}, "size: expected a multiple of 8192, got 16384.0"),
+        ({"want": ("dq",)}, "want: expected some of dk, dv; got 'dq'"),
+        ({"want": ()}, r"want: expected a sequence of dk, dv; got \(\)"),
+        ({"want": "dk"}, "want: expected a sequence of dk, dv; got 'dk'"),
+        ({"want": 1}, "want: expected a sequence of dk, dv; got 1"),
     ],
 )
 def test_requests_that_cannot_be_streamed(options: dict[str, Any], message: str) -> None:
@@ -223,3 +227,35 @@ def test_requests_that_cannot_be_streamed(options: dict[str, Any], message: str)
         key_gradients(problem(3, 20), **options)
     with pytest.raises(ProblemError, match="dk"):
         key_gradients(problem(3, 20, dout=None))
+    with pytest.raises(ProblemError, match="expected a Problem, got NoneType"):
+        key_gradients(None)  # type: ignore[arg-type]
+
+
+SEEN = {np.nan: "gradients are not defined where a NaN", np.inf: "an infinity is visible"}
+
+
+@pytest.mark.parametrize(
+    "field, content", [*((f, x) for f in ("q", "k", "v") for x in SEEN), ("bias", np.nan)]
+)
+def test_streamed_gradients_where_nan_or_infinity_is_seen_or_hidden(
+    field: str, content: float
+) -> None:
+    p = problem(3, 20, key_lengths=np.array([18]), query_lengths=np.array([2]))
+    seen, hidden = getattr(p, field).copy(), getattr(p, field).copy()
+    seen[..., 0, 0] = content
+    hidden[..., -1, -1] = content  # the last query and the last two keys are padding
+    with pytest.raises(ProblemError, match=SEEN[content]):
+        key_gradients(p.replace(**{field: seen}))
+    ((_, clean),) = key_gradients(p)
+    ((_, found),) = key_gradients(p.replace(**{field: hidden}))
+    assert same(clean, found)
+    assert all(np.all(np.isfinite(found[name].bound)) for name in ("dk", "dv"))
+
+
+def test_streaming_is_offered_beside_the_reference() -> None:
+    import attnspec.oracle
+
+    assert attnspec.oracle.key_gradients is key_gradients
+    assert "key_gradients" in attnspec.oracle.__all__
+    with pytest.raises(AttributeError, match="no attribute 'value_gradients'"):
+        attnspec.oracle.value_gradients  # noqa: B018

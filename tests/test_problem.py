@@ -185,7 +185,12 @@ def test_an_output_that_is_not_defined_is_refused(output: str) -> None:
 
 
 REFUSALS = {
-    "q: expected a NumPy array, got list": {"q": [1.0]},
+    "q: expected a NumPy array, got list$": {"q": [1.0]},
+    "q: expected a NumPy array, got Tensor; use .numpy\\(\\), for bfloat16 .*ml_dtypes$": {
+        "q": type("Tensor", (), {})()
+    },
+    "causal: expected a bool, got 'no'": {"causal": "no"},
+    "causal: expected a bool, got 1": {"causal": 1},
     r"q: expected shape \(batch, heads, length, size\), got \(3, 2\)": {"q": np.ones((3, 2))},
     "q: expected dtype bfloat16 or .* got int64": {"q": np.ones((2, 4, 3, 2), np.int64)},
     "k: expected q's dtype float64, got float32": {"k": np.ones((2, 2, 5, 2), np.float32)},
@@ -199,9 +204,13 @@ REFUSALS = {
     "softcap: expected a finite number, got nan": {"softcap": np.nan},
     "diagonal: expected 'bottom-right', 'top-left' or an int, got 'left'": {"diagonal": "left"},
     "diagonal: .* got True": {"diagonal": True},
+    r"diagonal: .* got array\(\[1\]\)": {"diagonal": np.array([1])},
     r"window: expected \(left, right\), each an int >= 0 or None, got 3": {"window": 3},
     r"window: .* got \(-1, 0\)": {"window": (-1, 0)},
     r"window: .* got \(1.5, 0\)": {"window": (1.5, 0)},
+    r"window: .* got \(True, None\)": {"window": (True, None)},
+    r"window: .* got \(None, np.False_\)": {"window": (None, np.False_)},
+    r"window: .* got \[3, None\]": {"window": [3, None]},
     "mask: expected dtype bool, got float64": {"mask": np.ones((3, 5))},
     r"mask: expected a shape that broadcasts to \(2, 4, 3, 5\), got \(5, 3\)": {
         "mask": np.ones((5, 3), bool)
@@ -232,6 +241,13 @@ REFUSALS = {
 def test_a_wrong_field_is_refused_with_what_was_expected(message: str) -> None:
     with pytest.raises(ProblemError, match=message):
         problem(**REFUSALS[message])
+
+
+def test_integers_and_bools_of_numpy_are_kept_as_plain_ones() -> None:
+    p = problem(window=(np.int64(3), None), diagonal=np.int32(1), causal=np.True_)
+    assert (p.window, p.diagonal, p.causal) == ((3, None), 1, True)
+    assert p.window is not None
+    assert [type(x) for x in (p.window[0], p.diagonal, p.causal)] == [int, int, bool]
 
 
 def test_a_changed_copy_is_checked_again() -> None:

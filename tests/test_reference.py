@@ -85,9 +85,10 @@ def test_uncertified_says_what_where_and_by_how_much() -> None:
         ask(problem(**TIED), tier="float64")
 
 
-def test_a_limit_of_nan_is_never_reached() -> None:
-    with pytest.raises(Uncertified):
-        ask(problem(), within={"out": np.nan}, tier="float64")
+def test_a_limit_of_zero_is_reached_where_the_result_is_exact_only() -> None:
+    with pytest.raises(Uncertified, match=r"at most 0$") as caught:
+        ask(problem(), within={"out": 0}, tier="float64")
+    assert "inf" not in str(caught.value.climb[0])
 
 
 @pytest.mark.parametrize("tier", TIERS)
@@ -163,7 +164,7 @@ def test_a_nan_reaches_exactly_what_sees_it(
 
 def test_a_limit_counts_for_nothing_where_the_result_is_nan() -> None:
     p = poisoned(problem(), "v", (0, 0, 1, 0))
-    limit = np.where(np.isnan(ask(p)["out"].value), np.nan, 1e-9)
+    limit = np.where(np.isnan(ask(p)["out"].value), 0.0, 1e-9)
     assert ask(p, within={"out": limit}).tier == "float64"
 
 
@@ -214,13 +215,51 @@ def test_gradients_with_a_visible_nan_are_refused(field: str) -> None:
         ({"within": {"dq": 1.0}}, "dq is not in want"),
         ({"tier": "float64", "bits": 100}, "bits: float64 has its own; expected bits with balls"),
         ({"tier": "double-double", "bits": 100}, "bits: double-double has its own"),
-        ({"bits": 0}, "bits: expected at least 2"),
+        ({"bits": 0}, "bits: expected an integer of at least 2 or None, got 0$"),
+        ({"bits": "x"}, "bits: expected an integer .* got 'x'$"),
+        ({"bits": 2.5}, "bits: expected an integer .* got 2.5$"),
+        ({"bits": np.float64(200)}, r"bits: expected an integer .* got np.float64\(200.0\)$"),
+        ({"bits": True}, "bits: expected an integer .* got True$"),
+        ({"want": 1}, "want: expected a sequence of out, lse.*; got 1$"),
+        ({"want": (1, "out")}, r"want: expected a sequence of out, lse.*; got \(1, 'out'\)$"),
+        ({"within": 1e-5}, "within: expected a mapping from outputs to numbers.* got 1e-05$"),
+        ({"within": {"out": "a"}}, "within.'out'.: expected numbers >= 0, got 'a'$"),
+        ({"within": {"out": "1e-5"}}, "within.'out'.: expected numbers >= 0, got '1e-5'$"),
+        ({"within": {"out": None}}, "within.'out'.: expected numbers >= 0, got None$"),
+        ({"within": {"out": True}}, "within.'out'.: expected numbers >= 0, got True$"),
+        ({"within": {"out": 1j}}, "within.'out'.: expected numbers >= 0, got 1j$"),
+        ({"within": {"out": 10**400}}, r"within.'out'.: expected numbers >= 0, got 10+\.\.\.$"),
+        (
+            {"within": {"out": [[1.0], [1.0, 2.0]]}},
+            r"within.'out'.: expected numbers >= 0, got \[\[1.0\], \[1.0, 2.0\]\]$",
+        ),
+        ({"within": {"out": -1}}, "within.'out'.: expected numbers >= 0, got -1.0$"),
+        ({"within": {"out": np.nan}}, "within.'out'.: expected numbers >= 0, got nan$"),
+        ({"within": {"out": [1.0, -2.0]}}, "within.'out'.: expected numbers >= 0, got -2.0$"),
         ({"within": {"out": np.ones(3)}}, "within.'out'.: expected an array that broadcasts"),
     ],
 )
 def test_a_request_without_an_answer_is_refused(options: dict[str, Any], message: str) -> None:
-    with pytest.raises(ProblemError, match=message):
+    with pytest.raises(ProblemError, match=message) as caught:
         ask(problem(), **options)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("given", [None, {"q": 1}])
+def test_what_is_asked_about_is_a_problem(given: Any) -> None:
+    with pytest.raises(ProblemError, match=f"expected a Problem, got {type(given).__name__}$"):
+        ask(given)
+
+
+def test_an_output_that_was_not_asked_for_is_refused() -> None:
+    with pytest.raises(ProblemError, match=r"'dq' was not asked for: expected one of out, lse$"):
+        ask(problem())["dq"]
+
+
+def test_limits_and_bits_may_be_of_any_real_type() -> None:
+    for limit in (1, 1e-9, [1e-9, 1.0], np.float32(1e-9), np.full((4, 1), 1e-9), np.inf):
+        assert ask(problem(), within={"out": limit}).tier == "float64"
+    assert ask(problem(), want=("lse",), bits=np.int32(60)).climb[0].bits == 60
 
 
 def test_a_gradient_needs_a_cotangent() -> None:

@@ -16,6 +16,8 @@ from attnspec.oracle.double_double.scratch import workspace
 from attnspec.oracle.double_double.totals import Total
 from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.problem import Problem, ProblemError
+from attnspec.oracle.request_checks import check_problem, check_want
+from attnspec.oracle.visible_nan import without_nan
 from attnspec.oracle.workers import in_order
 
 __all__ = ["key_gradients"]
@@ -31,15 +33,15 @@ def key_gradients(
     An enclosure's arrays are there until the next one is asked for. For few rows of a long context
     (`Problem.at`), whose dk and dv would fill the memory; holds 16 bytes for each score. `size` is
     a multiple of 8,192. Raises `AssumptionFailed`, and `ProblemError` for another output or where
-    gradients are not defined.
+    gradients are not defined: without a cotangent, or with a visible NaN or infinity.
     """
-    if size < LONGEST or size % LONGEST:
-        raise ProblemError(f"size: expected a multiple of {LONGEST}, got {size}")
-    if not want or not set(want) <= {"dk", "dv"}:
-        raise ProblemError(f"want: expected dk, dv or both, got {tuple(want)}")
-    shapes = {name: problem.shape_of(name) for name in want}
+    check_problem(problem)
+    if not isinstance(size, int | np.integer) or size < LONGEST or size % LONGEST:
+        raise ProblemError(f"size: expected a multiple of {LONGEST}, got {size!r}")
+    shapes = check_want(problem, want, among=("dk", "dv"))
+    problem, _ = without_nan(problem, want=want)
     assumptions.check()
-    return _streamed(problem, shapes, size)
+    return _streamed(problem, shapes, int(size))
 
 
 def _streamed(
