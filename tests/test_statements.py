@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from attnspec.conformance.cases import SOURCES
 from attnspec.spec.claim import all_claims
 from attnspec.spec.evidence import examine, render
 from attnspec.spec.evidence.statement import Statement, all_statements
@@ -59,13 +60,22 @@ def test_a_record_is_complete(statement: Statement) -> None:
         assert statement.exact, "what holds instead"
     if statement.verdict == "conditional":
         assert statement.hypotheses, "under which hypotheses"
+    if statement.verdict == "true":
+        assert not statement.hypotheses, "true under hypotheses is conditional"
     if statement.check is not None:
         assert len(statement.check.mutations) >= 2
 
 
 @pytest.mark.parametrize("statement", STATEMENTS, ids=NAMES)
 def test_its_properties_are_asked_of_implementations(statement: Statement) -> None:
-    assert set(statement.properties) <= {claim.id for claim in all_claims()}
+    assert set(statement.properties) <= {claim.id for claim in all_claims()} | set(SOURCES)
+
+
+@pytest.mark.parametrize("asked", SOURCES)
+def test_outputs_and_contracts_are_named_by_what_the_report_says_they_violate(asked: str) -> None:
+    violated = {name for name in SOURCES[asked] if name in NAMES}
+    assert violated, "nothing to read about it"
+    assert {s.id for s in STATEMENTS if asked in s.properties} == violated
 
 
 @pytest.mark.parametrize("statement", [s for s in STATEMENTS if s.proof], ids=lambda s: s.id)

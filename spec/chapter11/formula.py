@@ -53,7 +53,7 @@ STATEMENTS = (
         r" = \mathrm{softmax}(Q K^\top / \sqrt{d_k})\, V",
         verdict="true",
         check=ATTENTION_CHECK,
-        properties=("odds-are-exponential", "output-averages-values"),
+        properties=("out", "odds-are-exponential", "output-averages-values"),
     ),
     Statement(
         id="ch11.thm2.row",

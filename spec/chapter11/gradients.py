@@ -151,7 +151,7 @@ STATEMENTS = (
                 "divided by the weight of each key": lambda a, dout: a.T @ dout / a.sum(0)[:, None],
             },
         ),
-        properties=("dv-sums-to-dout", "dv-with-v-equals-dout-with-out"),
+        properties=("dv", "dv-sums-to-dout", "dv-with-v-equals-dout-with-out"),
     ),
     Statement(
         id="ch11.prop8",
@@ -171,6 +171,7 @@ STATEMENTS = (
         ),
         proof=softmax_gradient,
         properties=(
+            "dbias",
             "dbias-rows-sum-to-zero",
             "equal-values-have-no-score-gradient",
             "hidden-keys-have-no-gradient",
@@ -184,6 +185,12 @@ STATEMENTS = (
         formula=r"dQ = \alpha\, dS\, K, \qquad dK = \alpha\, dS^\top Q",
         verdict="true",
         proof=query_and_key_gradients,
-        properties=("dq-and-dk-share-scores", "dk-sums-to-zero", "gradients-follow-scale"),
+        properties=(
+            "dq",
+            "dk",
+            "dq-and-dk-share-scores",
+            "dk-sums-to-zero",
+            "gradients-follow-scale",
+        ),
     ),
 )

@@ -136,9 +136,10 @@ EXCESS_CHECK = Check(
     },
 )
 EXCESS = (
-    "Products of matrices cost the same, 4n²d. Softmax costs h times as much, "
-    "(h - 1)(5n² - 2n) operations more in all: 0.95 % at d = 4096, h = 32. Scores take h n² "
-    "numbers, not n², and W_O adds 2nd². O(n²d) needs h = O(d)."
+    "Products of matrices cost the same, 4n²d. Softmax and scale, c operations a score, cost h "
+    "times as much: c(h - 1)/(c + 4d) more of the whole. With every operation counted they are "
+    "5n² - 2n a head: 0.95 % more at d = 4096, h = 32. Scores take h n² numbers, not n², and W_O "
+    "adds 2nd². O(n²d) needs h = O(d)."
 )
 
 

@@ -121,6 +121,7 @@ STATEMENTS = (
         proof=hidden_weight,
         check=HIDING_CHECK,
         properties=(
+            "hidden-nan",
             "later-tokens-have-no-influence",
             "later-tokens-have-no-influence-self-attention",
             "hidden-keys-have-no-gradient",

@@ -178,6 +178,10 @@ STATEMENTS = (
                 "each tile on its own": lambda e, v, tile: exact.output(e[:, :tile], v[:tile]),
             },
         ),
-        properties=("every-length-averages-plainly", "parts-merge-by-lse"),
+        properties=(
+            "memory-grows-as-declared",
+            "every-length-averages-plainly",
+            "parts-merge-by-lse",
+        ),
     ),
 )

@@ -109,11 +109,14 @@ def one_layer(sees: Callable[[int], Any]) -> str:
 
 
 def narrow_window() -> str:
-    """Tokens that see two neighbours on each side."""
-    near = abs(np.subtract.outer(np.arange(9), np.arange(9))) <= 2
-    steps = steps_between(near, 8, 0)
+    """Tokens that see two neighbours on each side: w = 5, and 4L + 1 tokens in L layers."""
+    near = abs(np.subtract.outer(np.arange(17), np.arange(17))) <= 2
+    steps = steps_between(near, 16, 0)
     require(steps != 1, "a window connects every pair in one layer")
-    return f"a window of 2 on each side: from token 0 to token 8 in {steps} layers"
+    for layers in (1, 2, 3):
+        reached = int((np.linalg.matrix_power(near.astype(int), layers)[8] > 0).sum())
+        require(reached == layers * 4 + 1, f"{layers} layers reach {reached} tokens")
+    return f"a window of 2 on each side (w = 5): from token 0 to token 16 in {steps} layers"
 
 
 W = exact.matrix([["1/2", "1/3"], ["-1/4", "3/5"]])
@@ -225,7 +228,7 @@ STATEMENTS = (
         verdict="conditional",
         hypotheses={
             "no mask": hidden_token,
-            "no window (over L layers one of w reaches L w tokens)": narrow_window,
+            "no window (of w tokens, itself included: L layers reach L(w - 1) + 1)": narrow_window,
             "finite scores": infinite_score,
         },
         proof=reaches_every_token,

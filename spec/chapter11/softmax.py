@@ -102,6 +102,17 @@ def cross_entropy() -> Proof:
     )
 
 
+def labels_that_sum_to_two() -> str:
+    """Two labels at once: the loss differentiated at equal scores."""
+    s, y = sp.symbols("s_0:3", real=True), (1, 1, 0)
+    log_total = sp.log(sum(sp.exp(score) for score in s))
+    loss = -sum(label * (score - log_total) for label, score in zip(y, s, strict=True))
+    found = sp.diff(loss, s[0]).subs(dict.fromkeys(s, 0))
+    stated = sp.Rational(1, 3) - y[0]
+    require(found != stated, "the gradient is still a - y")
+    return f"a = (1, 1, 1)/3, y = (1, 1, 0): the first slope is {found}, not {stated}"
+
+
 # -- How well conditioned the derivative is -------------------------------------------------------
 
 
@@ -222,7 +233,8 @@ STATEMENTS = (
         where="Proposition 5, for cross-entropy",
         says="With a cross-entropy on the weights, the gradient by the scores is a - y.",
         formula=r"L = -\textstyle\sum_j y_j \log a_j \;\Rightarrow\; \partial L/\partial s = a - y",
-        verdict="true",
+        verdict="conditional",
+        hypotheses={"the y sum to 1": labels_that_sum_to_two},
         proof=cross_entropy,
     ),
     Statement(

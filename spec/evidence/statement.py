@@ -23,8 +23,8 @@ __all__ = [
 ]
 
 Verdict = Literal["true", "conditional", "imprecise", "false", "undecided", "narrative"]
-"""true as written; conditional: under the hypotheses named; imprecise: `exact` says what holds;
-false; undecided: no computation here can tell; narrative: it has no truth value."""
+"""true as written, without hypotheses; conditional: under those named; imprecise: `exact` says
+what holds; false; undecided: no computation here can tell; narrative: it has no truth value."""
 
 CHAPTERS = ("chapter11", "lesson3", "heart", "systems", "theorems")
 """The folders of `spec/` that hold statements, in reading order."""
@@ -86,7 +86,8 @@ class Statement:
     hypotheses: what must hold for it, and beside each, where there is one, a witness: a function
         that shows the claim failing without it, and says so in a line (or raises `Refuted`).
     proof: builds the symbolic proof. check, figures: computations. reason: why there are none.
-    properties: the claims of `conformance` that ask it of implementations.
+    properties: what asks it of implementations: claims, outputs that are compared with the
+        oracle's (`out`, `dq`, ...), and contracts, as the report names them.
     """
 
     id: str

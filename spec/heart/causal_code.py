@@ -90,7 +90,7 @@ STATEMENTS = (
         where="Causal mask, its listing and the printed matrix",
         says="True strictly above the diagonal; 5 × 5 printed.",
         formula=r"m_{ij} = (j > i)",
-        verdict="true",
+        verdict="conditional",
         hypotheses={"as many queries as keys": two_new_tokens},
         check=Check(
             run=is_the_triangle,

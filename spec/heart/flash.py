@@ -208,7 +208,7 @@ STATEMENTS = (
         where="Flash listing, the running maximum",
         says="The maximum is tracked for numerical stability.",
         formula=r"e^{m-m'}\,e^{-m}P + e^{-m'}B = e^{-m'}(P + B)",
-        verdict="true",
+        verdict="conditional",
         hypotheses={"m and m' finite": unguarded_is_causal_at_least},
         proof=any_reference,
         properties=("constant-bias-changes-nothing",),

@@ -102,7 +102,7 @@ STATEMENTS = (
         where="NumPy listing of the layer, initial projections",
         says="Small random values: normal, of standard deviation 1/√d_model.",
         formula=r"W_{al} \sim \mathcal N(0, 1/d)\ \Rightarrow\ \mathrm{Var}\,q_l = 1",
-        verdict="true",
+        verdict="conditional",
         hypotheses={"tokens of covariance I": wider_tokens},
         proof=query_variance,
         check=Check(

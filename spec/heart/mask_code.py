@@ -164,7 +164,7 @@ STATEMENTS = (
         where="NumPy and PyTorch listings, what True means",
         says="True hides a key.",
         formula=r"m_{ij} = \text{True} \Rightarrow A_{ij} = 0",
-        verdict="true",
+        verdict="conditional",
         hypotheses={
             "a receiver that reads it so; PyTorch's `scaled_dot_product_attention` reads True as "
             "visible": read_the_other_way

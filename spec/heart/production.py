@@ -151,7 +151,8 @@ STATEMENTS = (
     Statement(
         id="heart.kv.size",
         where="Production, size of the cache",
-        says="What the cache takes, for which no formula is given.",
+        says="The cache holds a key and a value of d_k numbers for each layer, key head, token and "
+        "entry of the batch (the formula is ours; the source gives none).",
         formula=r"2 \cdot L \cdot h_{kv} \cdot d_k \cdot n \cdot B \cdot \text{bytes}",
         verdict="true",
         check=Check(

@@ -86,10 +86,10 @@ STATEMENTS = (
     Statement(
         id="heart.next.mha",
         where="The lesson after",
-        says="Multi-head attention runs several heads in parallel and concatenates them.",
+        says="Multi-head attention runs several heads in parallel and concatenates them; "
+        "W_O, which comes after, is no part of this.",
         formula=r"[\mathrm{head}_1 | \cdots | \mathrm{head}_h] \in \mathbb{R}^{n\times h d_v}",
         verdict="true",
-        hypotheses={"W_O after it, which is left out here": None},
         check=Check(
             run=runs_side_by_side,
             subject=side_by_side,

@@ -181,7 +181,11 @@ STATEMENTS = (
                 "keys beyond the last full tile dropped": last_tile_lost,
             },
         ),
-        properties=("every-length-averages-plainly", "parts-merge-by-lse"),
+        properties=(
+            "memory-grows-as-declared",
+            "every-length-averages-plainly",
+            "parts-merge-by-lse",
+        ),
     ),
     Statement(
         id="lesson3.sec7.mlp",
@@ -205,7 +209,8 @@ STATEMENTS = (
         verdict="imprecise",
         exact="The quadratic part equals the MLP at n = 4d (8d where the future is skipped), its "
         "own projections at 2d, both together at 6d; attention with its projections equals the "
-        "MLP at 2d; with softmax 16d²/(4d + ch).",
+        "MLP at 2d. Where softmax takes c operations for each score of each of h heads, the "
+        "quadratic part equals the MLP at 16d²/(4d + ch).",
         proof=crossings,
         figures=tuple(
             Figure(

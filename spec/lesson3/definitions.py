@@ -133,7 +133,7 @@ STATEMENTS = (
         where="Section 2, the boxed formula",
         says="Scaled dot-product attention with an additive mask, softmax along each row.",
         formula=r"\mathrm{Attn}(Q,K,V) = \mathrm{softmax}\bigl(QK^\top/\sqrt{d_k} + M\bigr)\,V",
-        verdict="true",
+        verdict="conditional",
         hypotheses={"a finite entry in each row of M, and none of +∞": a_row_of_minus_infinity},
         check=Check(
             run=is_the_definition,

@@ -191,7 +191,8 @@ STATEMENTS = (
     Statement(
         id="lesson3.sec6.flops",
         where="Section 6, sizes",
-        says="With d_k = d_v = d/h the FLOPs are comparable to one head of full width.",
+        says="With d_k = d_v = d/h the FLOPs are comparable to one head of full width "
+        "(c: operations of softmax for each score).",
         formula=r"F_h = 4n^2d + c\,h\,n^2,\qquad F_h/F_1 - 1 = c(h-1)/(c + 4d)",
         verdict="true",
         proof=flops_of_heads,

@@ -134,7 +134,7 @@ STATEMENTS = (
         where="Section 5, the mask",
         says="Adding -∞ to the scores of later tokens makes their weights 0.",
         formula=r"M_{ij} = 0\ (j \le i),\quad -\infty\ (j > i)\ \Rightarrow\ A_{ij} = 0\ (j > i)",
-        verdict="true",
+        verdict="conditional",
         hypotheses={"finite scores": infinite_scores},
         proof=vanishes,
         check=Check(
@@ -152,7 +152,7 @@ STATEMENTS = (
         where="Section 5, after the mask",
         says="The weights form a lower-triangular matrix.",
         formula=r"A_{11} = 1,\qquad \det A = \textstyle\prod_i A_{ii} > 0",
-        verdict="true",
+        verdict="conditional",
         hypotheses={"as many queries as keys": more_keys_than_rows},
         check=Check(
             run=is_triangular,
@@ -170,7 +170,7 @@ STATEMENTS = (
         where="Section 5, training",
         says="The mask makes the model autoregressive and lets all places train in one pass.",
         formula=r"\mathrm{Attn}(H)_{1..t} = \mathrm{Attn}(H_{1..t})\quad\text{for every } t",
-        verdict="true",
+        verdict="conditional",
         hypotheses={"other layers that act on each token by itself": other_layers_that_mix},
         check=Check(
             run=prefixes_are_first_rows,

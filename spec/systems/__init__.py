@@ -2,6 +2,7 @@
 
 SECTIONS = (
     "layers",
+    "additive",
     "shared_heads",
     "caches",
     "tiles",

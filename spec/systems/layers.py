@@ -1,4 +1,4 @@
-"""Layers: many heads with an output projection, two sequences, the causal mask, additive scores."""
+"""Layers: many heads with an output projection, two sequences, the causal mask."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import itertools
 from fractions import Fraction
 from typing import Any
 
-import mpmath
 import numpy as np
 import sympy as sp
 
@@ -143,46 +142,6 @@ def two_alignments_differ() -> str:
     return "n_q = 2, n_k = 5: top-left sees 1 and 2 keys, bottom-right 4 and 5; one for n_q = n_k"
 
 
-# -- Additive scores ------------------------------------------------------------------------------
-
-
-def additive_scores(q: Matrix, k: Matrix) -> list[list[Any]]:
-    """Σ_c tanh(q_c + k_c), (Nq, Nk), 40 digits."""
-    return [
-        [mpmath.fsum(mpmath.tanh(int(x + y)) for x, y in zip(a, b, strict=True)) for b in k]
-        for a in q
-    ]
-
-
-def averaged(scores: list[list[Any]], v: Matrix) -> list[list[Any]]:
-    """Each row of weights e^score over their sum, times the values."""
-    rows = [[mpmath.exp(score) for score in row] for row in scores]
-    return [[mpmath.fdot(row, map(int, c)) / mpmath.fsum(row) for c in v.T] for row in rows]
-
-
-def additive_is_an_average(attend: Any) -> str:
-    """Within the hull of the values; rows follow their queries; keys in any order."""
-    q, k, v = integers((3, 2), seed=1), integers((4, 2), seed=2), integers((4, 3), seed=3)
-    with mpmath.workdps(40):
-        out = np.array(attend(q, k, v), object)
-        require(((v.min(0) <= out) & (out <= v.max(0))).all(), "outside the hull of the values")
-        moved = np.array(attend(q[::-1], k[[2, 0, 3, 1]], v[[2, 0, 3, 1]]), object)
-        gap = max(abs(moved[::-1] - out).ravel())
-        require(gap < mpmath.mpf(10) ** -35, f"reordered tokens move the output by {gap}")
-    return "3 queries, 4 keys, 40 digits"
-
-
-def additive_is_not_bilinear() -> str:
-    """tanh((i + j) ln 2) = (4^(i+j) - 1) / (4^(i+j) + 1): a matrix of full rank from d = 1."""
-    power = [[Fraction(4) ** (i + j) for j in range(4)] for i in range(4)]
-    scores = [[(p - 1) / (p + 1) for p in row] for row in power]
-    found = determinant(scores)
-    require(found != 0, "the scores have rank below 4")
-    return (
-        f"one hidden unit, 4 tokens: det = {float(found):.3g} ≠ 0, where Q Kᵀ of d_k = 1 has rank 1"
-    )
-
-
 STATEMENTS = (
     Statement(
         id="sys.mha",
@@ -250,27 +209,5 @@ STATEMENTS = (
             },
         ),
         properties=("later-tokens-have-no-influence", "prefix-equals-first-rows", "visible-set"),
-    ),
-    Statement(
-        id="sys.bahdanau",
-        where="Bahdanau et al. 2015; chapter 11, research perspective",
-        says="Scores vᵀtanh(Wq + Uk) are averaged with as well as products are, but no "
-        "factorisation Q Kᵀ gives them.",
-        formula=r"s_{ij} = v^\top \tanh(W q_i + U k_j)",
-        verdict="conditional",
-        hypotheses={"no product Q Kᵀ is looked for": additive_is_not_bilinear},
-        check=Check(
-            run=additive_is_an_average,
-            subject=lambda q, k, v: averaged(additive_scores(q, k), v),
-            mutations={
-                "weights that are not normalised": lambda q, k, v: [
-                    [mpmath.fdot(map(mpmath.exp, row), map(int, c)) for c in v.T]
-                    for row in additive_scores(q, k)
-                ],
-                "a code of the key's place": lambda q, k, v: averaged(
-                    [[s + j for j, s in enumerate(row)] for row in additive_scores(q, k)], v
-                ),
-            },
-        ),
     ),
 )

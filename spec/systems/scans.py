@@ -98,13 +98,14 @@ STATEMENTS = (
         id="sys.mamba",
         where="Gu and Dao 2023, Dao and Gu 2024; chapter 11, modern developments (state-space "
         "models)",
-        says="A state-space model with gates of the input is an associative scan, and the product "
-        "with a lower triangular matrix whose blocks have rank N.",
+        says="A state-space model with N states is an associative scan, whatever its gates a, and "
+        "the product with a lower triangular matrix whose blocks below the diagonal have rank at "
+        "most N; it is a convolution where nothing changes from token to token.",
         formula=r"(a, b) \circ (a', b') = (a' a, a' b + b'), \quad "
         r"M_{ij} = c_i^\top b_j \textstyle\prod_{l=j+1}^{i} a_l \ (j \le i)",
         verdict="conditional",
         hypotheses={
-            "gates do not depend on the input, to be a convolution": (gates_that_see_the_input)
+            "the same a, b and c at every token, for the convolution": gates_that_see_the_input
         },
         proof=scan_is_associative,
         check=Check(

@@ -108,9 +108,9 @@ STATEMENTS = (
         id="ext.flops",
         where="folklore (Kaplan et al. 2020); chapter 11, Theorem 3 and complexity; lesson 3, "
         "section 7",
-        says="A layer takes 4n²d + 8nd² operations in products, whatever the heads; causal masks "
-        "leave n(n + 1)/2 pairs; attention's backward takes twice its forward, 5/2 where scores "
-        "are recomputed.",
+        says="A layer takes 4n²d + 8nd² operations in products, whatever the heads, and c in "
+        "softmax for each score of each of h heads; causal masks leave n(n + 1)/2 pairs; "
+        "attention's backward takes twice its forward, 5/2 where scores are recomputed.",
         formula=r"4 n^2 d + 8 n d^2 + c\,h\,n^2, \quad \tfrac{n(n+1)}{2}, \quad "
         r"\mathrm{bwd}/\mathrm{fwd} = 2,\ \tfrac52",
         verdict="conditional",

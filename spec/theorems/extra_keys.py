@@ -101,7 +101,10 @@ STATEMENTS = (
                 "no change": lambda z_row: 1,
             },
         ),
-        properties=("sink-is-a-null-key",),
+        properties=(
+            "dsinks",
+            "sink-is-a-null-key",
+        ),
     ),
     Statement(
         id="ext.finitebias",

@@ -150,7 +150,7 @@ STATEMENTS = (
                 "the maximum": lambda e: Fraction(max(e)),
             },
         ),
-        properties=("lse-between-max-and-max-plus-log-n", "lse-of-equal-scores"),
+        properties=("lse", "lse-between-max-and-max-plus-log-n", "lse-of-equal-scores"),
     ),
     Statement(
         id="ext.entropy",
