@@ -101,7 +101,8 @@ STATEMENTS = (
         id="sys.bahdanau",
         where="Bahdanau et al. 2015; chapter 11, research perspective",
         says="Scores vᵀtanh(Wq + Uk) are averaged with as well as products are, but one "
-        "hidden unit gives n tokens scores of rank n - 1 at least, so no d_k lets Q Kᵀ give them for every n.",
+        "hidden unit gives n tokens scores of rank n - 1 at least, so that no one d_k lets Q Kᵀ "
+        "give them for every n.",
         formula=r"s_{ij} = v^\top \tanh(W q_i + U k_j), \quad "
         r"\mathrm{rank}\,[\tanh(a_i + b_j)] \ge n - 1, \quad \mathrm{rank}\, Q K^\top \le d_k",
         verdict="conditional",
