@@ -83,6 +83,6 @@ def check_bits(bits: object) -> int | None:
     """An integer from 2 on, or None."""
     if bits is None:
         return None
-    if not isinstance(bits, int | np.integer) or isinstance(bits, bool) or bits < 2:
+    if not isinstance(bits, int | np.integer) or bits < 2:  # so no bool either
         raise ProblemError(f"bits: expected an integer of at least 2 or None, got {bits!r}")
     return int(bits)
