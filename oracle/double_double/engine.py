@@ -19,7 +19,7 @@ from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.problem import Problem
 from attnspec.oracle.workers import in_order
 
-__all__ = ["add_part", "enclose", "room", "scores_of", "tile_forward"]
+__all__ = ["add_part", "enclose", "room", "tile_forward"]
 
 
 def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Reference:
@@ -40,7 +40,7 @@ def enclose(problem: Problem, *, want: Collection[str] = ("out", "lse")) -> Refe
         return parts if threading.get_ident() == caller else [part.copy() for part in parts]
 
     with np.errstate(all="ignore"):
-        answers = in_order(parts_of, tiles, scores=scores_of(problem))
+        answers = in_order(parts_of, tiles, scores=_scores(problem))
         for tile, parts in zip(tiles, answers, strict=True):
             for part in parts:
                 add_part(tile, part, totals[part.output])
@@ -58,7 +58,7 @@ def _parts(tile: Tile, want: Collection[str]) -> Iterator[Part]:
             yield from Gradients(tile, result, want, work.scratch).parts()
 
 
-def scores_of(problem: Problem) -> int:
+def _scores(problem: Problem) -> int:
     """How many scores there are: what its cost grows with."""
     return problem.batch * problem.query_heads * problem.query_count * problem.key_count
 

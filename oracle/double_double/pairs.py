@@ -139,11 +139,13 @@ def scale(
     """x · 2^exponent: exact, but for underflow (at most 2^-1075)."""
     if out is None:
         out = np.empty(np.broadcast_shapes(x.shape, np.shape(exponent)))
-    np.copyto(out, x)
-    if np.all(np.abs(exponent) <= 1000):  # a product is several times as fast
-        out *= np.ldexp(1.0, exponent)
-    else:
-        np.ldexp(out, exponent, out=out)
+    if np.any(np.abs(exponent) > 1000):  # a product is several times as fast
+        np.ldexp(x.astype(np.float64), exponent, out=out)
+        return out
+    if x.dtype != np.float64:  # NumPy converts what it multiplies by buffers, slowly
+        np.copyto(out, x)
+        x = out
+    np.multiply(x, np.ldexp(1.0, exponent), out=out)
     return out
 
 

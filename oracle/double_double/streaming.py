@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import queue
 from collections.abc import Collection, Iterator
 from contextlib import ExitStack
 
 import numpy as np
 
 from attnspec.oracle.double_double import assumptions
-from attnspec.oracle.double_double.engine import add_part, room, scores_of, tile_forward
+from attnspec.oracle.double_double.engine import add_part, room, tile_forward
 from attnspec.oracle.double_double.gradients import Gradients
 from attnspec.oracle.double_double.reading import LONGEST, Tile, groups
 from attnspec.oracle.double_double.scratch import workspace
@@ -18,7 +17,6 @@ from attnspec.oracle.enclosure import Reference
 from attnspec.oracle.problem import Problem, ProblemError
 from attnspec.oracle.request_checks import check_problem, check_want
 from attnspec.oracle.visible_nan import without_nan
-from attnspec.oracle.workers import in_order
 
 __all__ = ["key_gradients"]
 
@@ -59,39 +57,28 @@ def _streamed(
                 with np.errstate(all="ignore"):
                     gradients = Gradients(tile, tile_forward(tile, work), shapes, work.scratch)
                 tiles.append((tile, gradients))
-        spare: queue.SimpleQueue[Totals] = queue.SimpleQueue()
-
-        def of_keys(keys: slice) -> Totals:
-            totals = _empty(spare, shapes, keys)
+        # One range after the other: few rows are many short operations, between which several
+        # threads would only wait for one another.
+        totals: Totals = {}
+        for keys in ranges:
+            totals = _empty(totals, shapes, keys)
             _fill(totals, tiles, keys)
-            return totals
-
-        each = in_order(of_keys, ranges, scores=scores_of(problem))
-        for keys, totals in zip(ranges, each, strict=True):
             found = {n: t.enclosure(t.value.shape) for n, t in totals.items()}
             yield keys, Reference("double-double", found)
-            spare.put(totals)
 
 
-def _empty(
-    spare: queue.SimpleQueue[Totals], shapes: dict[str, tuple[int, ...]], keys: slice
-) -> Totals:
-    """Totals of so many keys: used ones, cleared, where there are any of that size."""
+def _empty(used: Totals, shapes: dict[str, tuple[int, ...]], keys: slice) -> Totals:
+    """Totals of so many keys: the used ones, cleared, where they are as many."""
     count = keys.stop - keys.start
-    try:
-        totals = spare.get_nowait()
-    except queue.Empty:
-        totals = {}
-    if not totals or any(total.value.shape[2] != count for total in totals.values()):
+    if not used or any(total.value.shape[2] != count for total in used.values()):
         return {name: Total((*s[:2], count, s[3])) for name, s in shapes.items()}
-    for total in totals.values():
+    for total in used.values():
         total.clear()
-    return totals
+    return used
 
 
 def _fill(totals: Totals, tiles: list[tuple[Tile, Gradients]], keys: slice) -> None:
     """Add what every tile gives to these keys."""
-    assumptions.check()  # of this thread
     with workspace(0) as work, np.errstate(all="ignore"):
         for tile, gradients in tiles:
             for block in gradients.result.softmax.blocks:

@@ -33,7 +33,8 @@ class Total:
         Where no place has a bound yet, all places are exactly zero.
         """
         exponent = np.asarray(exponent)
-        bound, lost = self.bound[place], np.where(part.error > 0, 3 * TINY, 0.0)
+        bound = self.bound[place]
+        lost = 3 * TINY if np.all(part.error) else np.where(part.error > 0, 3 * TINY, 0.0)
         if bound.max(initial=0.0) == 0:
             scale(part.pair.high, exponent, out=self.value[place])
             scale(part.pair.low, exponent, out=self.low[place])
@@ -61,6 +62,9 @@ class Total:
 
 
 def _settle(value: Float64Array, low: Float64Array, bound: Float64Array) -> None:
+    if np.isfinite(value.sum() + low.sum() + bound.sum()):  # then so is every one
+        bound *= 1 + 2.0**-20
+        return
     exact = np.isneginf(value) & (bound == 0)
     bound *= 1 + 2.0**-20
     known = np.isfinite(value) & np.isfinite(low) & np.isfinite(bound)
