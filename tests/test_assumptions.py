@@ -108,6 +108,10 @@ def test_flushed_subnormals_are_noticed_at_every_use() -> None:
 
 def test_this_machine_keeps_them_and_the_check_is_cheap() -> None:
     assumptions.check()
-    start = time.process_time()
-    assumptions.check()
-    assert time.process_time() - start < 0.005
+
+    def seconds() -> float:
+        start = time.process_time()
+        assumptions.check()
+        return time.process_time() - start
+
+    assert min(seconds() for _ in range(9)) < 0.005  # the others had the machine to share

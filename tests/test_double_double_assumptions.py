@@ -105,11 +105,17 @@ def test_a_broken_log2_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         assumptions.check()
 
 
+def seconds() -> float:
+    start = time.process_time()
+    assumptions.check()
+    return time.process_time() - start
+
+
 def test_this_machine_keeps_them_and_the_check_is_cheap() -> None:
-    start = time.process_time()
-    assumptions.check()
-    first = time.process_time() - start
-    start = time.process_time()
-    assumptions.check()
-    assert time.process_time() - start < 0.005
-    assert first < 0.1  # 6 ms on one core; a BLAS with several waits for them, and that counts
+    """The least of several: a busy machine makes any one of them dear."""
+    first = []
+    for _ in range(5):
+        assumptions._check_libraries.cache_clear()
+        first.append(seconds())
+    assert min(first) < 0.1  # 6 ms on one core; a BLAS with several waits for them, and that counts
+    assert min(seconds() for _ in range(9)) < 0.005
