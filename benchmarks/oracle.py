@@ -24,7 +24,7 @@ import json
 import shlex
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -67,6 +67,20 @@ class Step:
     act: Callable[[], None]
 
 
+def lines(found: Mapping[str, Any]) -> str:
+    """JSON with a line for each field, and one for each record of a list."""
+
+    def written(value: Any) -> str:
+        if isinstance(value, Mapping):
+            fields = (f"{json.dumps(key)}: {written(field)}" for key, field in value.items())
+            return "{\n" + ",\n".join(fields) + "\n}"
+        if isinstance(value, list):
+            return "[\n" + ",\n".join(json.dumps(record) for record in value) + "\n]"
+        return json.dumps(value)
+
+    return written(found)
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """The command line."""
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -88,7 +102,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         with options.table.open("w", encoding="utf-8") as file:
             report(found, Console(file=file, width=WIDTH))
     if options.json:
-        options.json.write_text(json.dumps(found, indent=1) + "\n")
+        options.json.write_text(lines(found) + "\n")
     if options.plots:
         for path in draw(found, options.plots):
             print(path)
