@@ -8,7 +8,6 @@ two, to at most 1 with the values in their own scaling; what depends on them is 
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
@@ -138,12 +137,6 @@ class Gradients:
         around = out.error + terms * 2.0**-97 * np.abs(out.pair.high)
         self.shift_error = (np.abs(cotangent) * around).sum(-1, keepdims=True)
         self.shift_error += 2.0**-97 * np.abs(self.shift.high)
-
-    def on(self, work: Scratch) -> Gradients:
-        """The same, for another thread: without dq, which would be added up here."""
-        other = copy.copy(self)
-        other.work, other._sums = work, None
-        return other
 
     def parts(self) -> Iterator[Part]:
         """Every part of every gradient wanted."""

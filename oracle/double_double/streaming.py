@@ -62,8 +62,9 @@ def _streamed(
         totals: Totals = {}
         for keys in ranges:
             totals = _empty(totals, shapes, keys)
-            _fill(totals, tiles, keys)
-            found = {n: t.enclosure(t.value.shape) for n, t in totals.items()}
+            with np.errstate(all="ignore"):  # not while the caller works
+                _fill(totals, tiles, keys)
+                found = {n: t.enclosure(t.value.shape) for n, t in totals.items()}
             yield keys, Reference("double-double", found)
 
 
@@ -79,9 +80,8 @@ def _empty(used: Totals, shapes: dict[str, tuple[int, ...]], keys: slice) -> Tot
 
 def _fill(totals: Totals, tiles: list[tuple[Tile, Gradients]], keys: slice) -> None:
     """Add what every tile gives to these keys."""
-    with workspace(0) as work, np.errstate(all="ignore"):
-        for tile, gradients in tiles:
-            for block in gradients.result.softmax.blocks:
-                if keys.start <= block[0].start < keys.stop:
-                    for part in gradients.on(work.scratch).of_block(block):
-                        add_part(tile, part, totals[part.output], origin=keys.start)
+    for tile, gradients in tiles:
+        for block in gradients.result.softmax.blocks:
+            if keys.start <= block[0].start < keys.stop:
+                for part in gradients.of_block(block):
+                    add_part(tile, part, totals[part.output], origin=keys.start)
