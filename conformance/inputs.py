@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import numpy.typing as npt
 
 from attnspec.oracle.formats import Format
 
-__all__ = ["FAMILIES", "Family", "Operands", "Transform"]
+__all__ = ["FAMILIES", "Family", "Operands", "registered"]
 
 Operands = tuple[npt.NDArray[Any], npt.NDArray[Any], npt.NDArray[Any]]
 """q (B, Hq, Nq, D), k (B, Hkv, Nk, D), v (B, Hkv, Nk, Dv), not yet rounded to the type."""
@@ -43,12 +44,19 @@ class Family:
 FAMILIES: dict[str, Family] = {}
 
 
-def _family(name: str, *, generic: bool, shows: str) -> Callable[[Transform], Transform]:
+def registered(
+    families: dict[str, Family], name: str, *, generic: bool, shows: str
+) -> Callable[[Transform], Transform]:
+    """A decorator: the transform becomes a family of this name among `families`."""
+
     def register(transform: Transform) -> Transform:
-        FAMILIES[name] = Family(name, generic, shows, transform)
+        families[name] = Family(name, generic, shows, transform)
         return transform
 
     return register
+
+
+_family = partial(registered, FAMILIES)
 
 
 @_family("normal", generic=True, shows="a wrong formula")

@@ -10,11 +10,11 @@ Operands come, and stay, in float32.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 
 import numpy as np
 
-from attnspec.conformance.inputs import Family, Operands, Transform
+from attnspec.conformance.inputs import Family, Operands, registered
 from attnspec.conformance.options import Variant, lengths
 from attnspec.oracle.formats import Format
 from attnspec.oracle.problem import IntArray
@@ -44,12 +44,7 @@ LONG_VARIANTS: dict[str, dict[str, Variant]] = {
 their number, too, lies beyond 16 bits."""
 
 
-def _family(name: str, *, generic: bool, shows: str) -> Callable[[Transform], Transform]:
-    def register(transform: Transform) -> Transform:
-        LONG_FAMILIES[name] = Family(name, generic, shows, transform)
-        return transform
-
-    return register
+_family = partial(registered, LONG_FAMILIES)
 
 
 @_family("long-normal", generic=True, shows="a wrong mean: keys counted twice or not at all")
