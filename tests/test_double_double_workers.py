@@ -203,6 +203,14 @@ def test_streamed_gradients_are_the_same(keys: int, size: int, cores: int) -> No
     on_cores(cores, streamed)
 
 
+@pytest.mark.filterwarnings("error")
+def test_streaming_what_overflows_warns_of_nothing() -> None:
+    p = problem(3, 20, dout=np.full((1, 2, 3, 8), 1e308))
+    ((_, found),) = key_gradients(p)
+    with np.errstate(over="ignore"):
+        assert np.isinf(found["dv"].value.sum())  # which settling a block adds up
+
+
 def test_streaming_leaves_the_callers_floating_point_state_alone() -> None:
     before = np.geterr()
     for _ in key_gradients(problem(3, 20)):
