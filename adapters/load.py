@@ -5,6 +5,7 @@
     my_kernel.py:attention
     package.module:attention
     mine                   an entry point of the group `attnspec.adapters`
+    faulty:causal-top-left an entry of a catalogue (see `catalogue`)
 
 There is no table of names: a kernel is registered by standing in `<word>_kernels.py` of this
 package under a `name=` that starts with that word. Such a file imports its framework inside its
@@ -25,6 +26,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from attnspec.adapters.catalogue import CATALOGUES, catalogue
 from attnspec.adapters.frameworks import uninstalled
 from attnspec.adapters.kernel import Kernel, KernelError, as_kernel
 
@@ -59,6 +61,9 @@ def registered() -> dict[str, str | None]:
 
 
 def _find(spec: str) -> Any:
+    word, _, name = spec.partition(":")
+    if word in CATALOGUES and name:
+        return _from_catalogue(word, name)
     if file := re.fullmatch(r"(.+\.py)(?::(\w+))?", spec):
         return _from_file(Path(file[1]), file[2])
     if module := re.fullmatch(r"([\w.]+):(\w+)", spec):
@@ -81,6 +86,17 @@ def _from_names(spec: str) -> Any:
         f"{spec}: no such implementation{_meant(spec, known)}; known: {', '.join(known)}; "
         "or give file.py, file.py:name or package.module:name"
     )
+
+
+def _from_catalogue(word: str, name: str) -> Kernel:
+    known = catalogue(word)
+    if name not in known:
+        raise LoadError(
+            f"{word}:{name}: no such implementation{_meant(name, known)}; "
+            f"`attnspec selftest --list` names them"
+        )
+    found: Kernel = known[name].kernel()
+    return found
 
 
 def _words() -> list[str]:
@@ -199,7 +215,9 @@ def _own(module: ModuleType) -> dict[str, Any]:
 def _imported(value: Any, module: ModuleType) -> bool:
     """Whether another module holds the same object: `kernel(their_function)` is not imported."""
     home = sys.modules.get(getattr(value, "__module__", None) or "")
-    return home is not module and getattr(home, getattr(value, "__name__", ""), None) is value
+    if home is None or home is module:
+        return False
+    return any(value is held for held in vars(home).values())
 
 
 def _meant(name: str, known: Iterable[str]) -> str:

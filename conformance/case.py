@@ -6,6 +6,7 @@ alone, so any case can be drawn by itself, at any level.
 
 from __future__ import annotations
 
+import re
 import zlib
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -53,6 +54,11 @@ class Shape:
             f"q{self.queries}k{self.keys}d{self.size}v{self.value_size}"
         )
 
+    @classmethod
+    def parse(cls, text: str) -> Shape:
+        """The inverse of `str`."""
+        return cls(*(int(number) for number in re.findall(r"\d+", text)))
+
 
 @dataclass(frozen=True)
 class Case:
@@ -67,6 +73,13 @@ class Case:
         """The case as it stands in test ids and reports."""
         chosen = "+".join(f"{option}:{variant}" for option, variant in self.settings)
         return f"{self.family}/{self.shape}/{chosen or 'plain'}"
+
+    @classmethod
+    def parse(cls, text: str) -> Case:
+        """The inverse of `id`."""
+        family, shape, settings = text.split("/")
+        chosen = () if settings == "plain" else parse_settings(settings)
+        return cls(family, Shape.parse(shape), chosen)
 
     @property
     def is_long(self) -> bool:

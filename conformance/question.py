@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -25,7 +25,7 @@ from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import Problem
 
-__all__ = ["Question", "Violation"]
+__all__ = ["Asked", "Question", "Violation"]
 
 Array = npt.NDArray[Any]
 
@@ -38,12 +38,26 @@ class Violation(AssertionError):  # noqa: N818, a verdict, not a mistake of the 
     """The implementation violates the claim; the verdict says how."""
 
 
+@dataclass(frozen=True, eq=False)
+class Asked:
+    """One call of the implementation while a question was examined, and what came of it.
+
+    outputs: empty where the call failed; then `failure` says how.
+    """
+
+    problem: Problem
+    want: tuple[str, ...]
+    outputs: Mapping[str, Array]
+    changed: tuple[str, ...] = ()
+    failure: CallFailed | None = None
+
+
 @dataclass(eq=False)
 class Question:
     """A claim, asked of one implementation in one type on one case.
 
     It is the `Trial` of a property, and compares outputs with the oracle. Every comparison is
-    noted, and the worst one stands in the verdict.
+    noted, and the worst one stands in the verdict. `asked` holds the calls until it is settled.
     """
 
     impl: str
@@ -53,6 +67,7 @@ class Question:
     case: Case
     seed: int
     findings: list[Finding] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
     tightest: str = ""
     tier: str = ""
     rng: np.random.Generator = field(init=False)
@@ -94,7 +109,18 @@ class Question:
 
     def call(self, problem: Problem, *, want: Sequence[str] = ("out",)) -> Answer:
         """The implementation's answer as it is."""
-        return call(self.kernel, problem, want=tuple(want))
+        return self._noted(problem, tuple(want), call)
+
+    def _noted(
+        self, problem: Problem, want: tuple[str, ...], answer: Callable[..., Answer]
+    ) -> Answer:
+        try:
+            found = answer(self.kernel, problem, want=want)
+        except CallFailed as failure:
+            self.asked.append(Asked(problem, want, {}, failure=failure))
+            raise
+        self.asked.append(Asked(problem, want, found.outputs, found.changed))
+        return found
 
     def allowance(self, problem: Problem, *, output: str = "out") -> Float64Array:
         """The distance from the exact result that the declared arithmetic may reach."""
@@ -171,10 +197,12 @@ class Question:
         """The implementation's output on the whole problem; all gradients are asked together."""
         problem, kernel = self.problem, self.kernel
         if output in ("out", "lse"):
-            return _outputs(problem, kernel, tuple(dict.fromkeys(("out", output))))[output]
-        if declares_masked_row(problem, kernel):
-            self._refuse_empty_rows(problem)
-        return _outputs(problem, kernel, ("out", *(self._gradients() or (output,))))[output]
+            want = tuple(dict.fromkeys(("out", output)))
+        else:
+            if declares_masked_row(problem, kernel):
+                self._refuse_empty_rows(problem)
+            want = ("out", *(self._gradients() or (output,)))
+        return self._noted(problem, want, _shared_call).outputs[output]
 
     def _judged(self) -> tuple[Problem, tuple[int, ...] | None]:
         """The problem of the rows that are judged, and these; the whole one and None for all."""
@@ -197,6 +225,7 @@ class Question:
 
     def settle(self, error: BaseException | None, *, reproduce: str, seconds: float) -> Verdict:
         """The verdict on what examining the question raised, if anything."""
+        self.asked.clear()  # many questions wait for the end of a run, and arrays are large
         status, message = "pass", ""
         if isinstance(error, Violation):
             status, message = "fail", str(error)
@@ -234,10 +263,14 @@ def _masked_rows_zero(problem: Problem, output: str, x: Array) -> Array:
     return np.where(empty[..., None], np.array(0, dtype=x.dtype), x)
 
 
+def _shared_call(kernel: Kernel, problem: Problem, *, want: tuple[str, ...]) -> Answer:
+    return _kept_answer(problem, kernel, want)
+
+
 @kept
-def _outputs(problem: Problem, kernel: Kernel, want: tuple[str, ...]) -> Mapping[str, Array]:
+def _kept_answer(problem: Problem, kernel: Kernel, want: tuple[str, ...]) -> Answer:
     """What the kernel returned, once for all claims about it."""
-    return call(kernel, problem, want=want).outputs
+    return call(kernel, problem, want=want)
 
 
 @kept

@@ -214,19 +214,17 @@ def test_a_nan_that_is_seen_spoils_exactly_who_sees_it(name: str) -> None:
     np.testing.assert_array_equal(np.isnan(found["out"]), spoilt)
 
 
-def test_flash_never_needs_the_whole_row_of_scores() -> None:
-    from attnspec.adapters.numpy_scores import Scores
+def test_flash_never_needs_the_whole_row_of_scores(monkeypatch: pytest.MonkeyPatch) -> None:
+    from attnspec.adapters.pipeline import Pipeline
 
     widths = []
-    whole = Scores.tile
+    whole = Pipeline.scores
 
-    def tile(self: Scores, rows: slice, keys: slice) -> Any:
-        scores, slope = whole(self, rows, keys)
-        widths.append(scores.shape[2:])
-        return scores, slope
+    def scores(self: Pipeline, keys: slice) -> Any:
+        found, slope = whole(self, keys)
+        widths.append(found.shape[2:])
+        return found, slope
 
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Scores, "tile", tile)
-        assert answered(load("numpy-flash"), ask("float32", "bottom-right"), "out")
-    assert max(widths) == (16, 32)
-    assert len(widths) == 3 * 2
+    monkeypatch.setattr(Pipeline, "scores", scores)
+    assert answered(load("numpy-flash"), ask("float32", "bottom-right"), "out")
+    assert widths == [(QUERIES, 32), (QUERIES, KEYS - 32)]
