@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache, wraps
-from typing import Any, Concatenate, ParamSpec, TypeVar
-from weakref import WeakKeyDictionary
+from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from attnspec.adapters import Kernel
 from attnspec.conformance.judge import excess
+from attnspec.conformance.kept import shared
 from attnspec.oracle.enclosure import Enclosure
 from attnspec.oracle.formats import FORMATS, Float64Array
 from attnspec.oracle.problem import Problem
@@ -33,7 +32,6 @@ __all__ = [
     "declares_masked_row",
     "empty_rows",
     "expected",
-    "kept",
     "tightest_class",
     "tolerances",
 ]
@@ -49,31 +47,7 @@ _statistics = lru_cache(maxsize=1)(statistics)
 """Those of the last problem, for the arithmetics that are asked about it in turn."""
 
 
-P = ParamSpec("P")
-T = TypeVar("T")
-
-
-def kept(
-    answer: Callable[Concatenate[Problem, P], T],
-) -> Callable[Concatenate[Problem, P], T]:
-    """Answers about a problem are kept for as long as the problem is: a long one's are large.
-
-    An answer must not hold its problem, or both would stay.
-    """
-    found: WeakKeyDictionary[Problem, dict[Any, T]] = WeakKeyDictionary()
-
-    @wraps(answer)
-    def once(problem: Problem, /, *args: P.args, **kwargs: P.kwargs) -> T:
-        of_problem = found.setdefault(problem, {})
-        key = (args, tuple(kwargs.items()))
-        if key not in of_problem:
-            of_problem[key] = answer(problem, *args, **kwargs)
-        return of_problem[key]
-
-    return once
-
-
-@kept
+@shared
 def tolerances(
     problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]
 ) -> dict[str, Tolerance]:
@@ -93,7 +67,7 @@ class Certified:
 CLIMB = tuple(tier for tier in TIERS if tier != "definition")
 
 
-@kept
+@shared
 def certified(
     problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]
 ) -> dict[str, Certified]:
@@ -118,7 +92,7 @@ def certified(
     return found
 
 
-@kept
+@shared
 def _first(problem: Problem, want: tuple[str, ...]) -> dict[str, Enclosure]:
     """The first tier's answer, for every arithmetic."""
     answer = reference(problem, want=want, tier=CLIMB[0], within=dict.fromkeys(want, np.inf))
@@ -134,7 +108,7 @@ def _share(allowed: Tolerance, exact: Enclosure) -> Float64Array:
     return np.maximum(share, SMALLEST)  # no float64 bound but 0 is smaller
 
 
-@kept
+@shared
 def allowance(problem: Problem, arithmetic: Arithmetic, output: str) -> Float64Array:
     """The hard bound with the output's own rounding: valid on any input."""
     allowed = tolerance(

@@ -17,10 +17,10 @@ from attnspec.conformance.certify import (
     declares_masked_row,
     empty_rows,
     expected,
-    kept,
     tightest_class,
 )
 from attnspec.conformance.judge import Finding, judge
+from attnspec.conformance.kept import kept
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.formats import Float64Array
 from attnspec.oracle.problem import Problem
