@@ -17,7 +17,7 @@ import numpy.typing as npt
 from attnspec.adapters.kernel import Kernel, kernel
 from attnspec.oracle.formats import FORMATS, format_of
 
-__all__ = ["Array", "Pipeline", "State", "finite", "kernel_of", "product", "shift"]
+__all__ = ["Array", "Pipeline", "State", "finite", "kernel_of", "product", "rounded", "shift"]
 
 Array = npt.NDArray[Any]
 Window = tuple[int | None, int | None]
@@ -30,7 +30,8 @@ class Pipeline:
     """One call. In the shapes, H is the number of query heads; `keys` is a slice of Nk.
 
     tile: keys a tile. declares: what `kernel` is told besides. `raw` holds the inputs as given;
-    `state` is what a kernel remembers from call to call.
+    `state` is what a kernel remembers from call to call; `returning` is set once the backward pass
+    has begun, after the forward pass that it starts with.
     """
 
     tile: ClassVar[int] = 32
@@ -70,6 +71,7 @@ class Pipeline:
             "dout": dout,
             "dlse": dlse,
         }
+        self.returning = False
         self.dtype = q.dtype
         self.real = np.dtype(np.float64 if q.dtype == np.float64 else np.float32)
         self.batch, self.heads, self.rows, self.size = q.shape
@@ -86,6 +88,10 @@ class Pipeline:
         self.slopes = None if alibi is None else self.per_head(alibi)  # (1, H, 1, 1)
         self.key_lengths = self.lengths(key_lengths, self.keys)  # (B, 1, 1, 1)
         self.query_lengths = self.lengths(query_lengths, self.rows)  # (B, 1, 1, 1)
+        self.ready()
+
+    def ready(self) -> None:
+        """What is done about the options once they are read: nothing more."""
 
     # -- what is read ------------------------------------------------------------------------------
 
@@ -285,8 +291,12 @@ class Pipeline:
         """What the kernel returns."""
         with np.errstate(all="ignore"):
             out, lse = self.forward()
-        result = self.stored(out, self.raw["q"])
-        return (result, lse[..., 0]) if self.return_lse else result
+            result = self.stored(out, self.raw["q"])
+            return (result, self.reported(lse)[..., 0]) if self.return_lse else result
+
+    def reported(self, lse: Array) -> Array:
+        """lse as it is returned: (B, H, Nq, 1)."""
+        return lse
 
     # -- backward ----------------------------------------------------------------------------------
 
@@ -316,6 +326,11 @@ class Pipeline:
         """A tile's part of dq."""
         return dproduct @ finite(self.key_tile(keys))
 
+    def dq_added(self, dq: Array, part: Array) -> Array:
+        """dq with a tile's part."""
+        dq += part
+        return dq
+
     def dk_tile(self, dproduct: Array, keys: slice) -> Array:
         """dk of a tile."""
         return dproduct.swapaxes(-1, -2) @ finite(self.q)
@@ -323,6 +338,10 @@ class Pipeline:
     def dv_tile(self, p: Array, dout: Array, keys: slice) -> Array:
         """dv of a tile."""
         return p.swapaxes(-1, -2) @ dout
+
+    def dbias_tile(self, ds: Array, keys: slice) -> Array:
+        """The gradient of a tile's bias, before it is summed: (B, H, Nq, c)."""
+        return ds
 
     def dsinks(self, lse: Array, inner: Array) -> Array:
         """(H,)."""
@@ -343,6 +362,7 @@ class Pipeline:
     def backward(self) -> dict[str, Array]:
         """The gradients before they are stored, in the shapes of the inputs."""
         out, lse = self.forward()
+        self.returning = True
         dout = self.read("dout", self.raw["dout"])
         inner = self.inner(dout, out)
         dq, dk, dv = np.zeros_like(self.q), np.zeros_like(self.k), np.zeros_like(self.v)
@@ -352,19 +372,19 @@ class Pipeline:
             p = self.weights(s, lse)
             ds = self.dscores(p, self.dweights(dout, keys), inner)
             dproduct = self.dproduct(ds, p, slope)
-            dq += self.dq_tile(dproduct, keys)
+            dq = self.dq_added(dq, self.dq_tile(dproduct, keys))
             dk[..., keys, :] = self.dk_tile(dproduct, keys)
             dv[..., keys, :] = self.dv_tile(p, dout, keys)
             if dbias is not None:
-                dbias[..., keys] = ds
-        found = {"dq": dq, "dk": self.per_key_head(dk), "dv": self.per_key_head(dv)}
+                dbias[..., keys] = self.dbias_tile(ds, keys)
+        found = {"dq": dq, "dk": self.per_key_head("dk", dk), "dv": self.per_key_head("dv", dv)}
         if dbias is not None:
             found["dbias"] = self.gathered(dbias, self.raw["bias"].shape)
         if self.sinks is not None:
             found["dsinks"] = self.dsinks(lse, inner)
         return found
 
-    def per_key_head(self, x: Array) -> Array:
+    def per_key_head(self, name: str, x: Array) -> Array:
         """(B, H, Nk, ·) -> (B, Hkv, Nk, ·): summed over the query heads of each key head."""
         group = self.heads // self.kv_heads
         total: Array = x.reshape(self.batch, self.kv_heads, group, *x.shape[2:]).sum(axis=2)
@@ -389,6 +409,11 @@ def shift(largest: Array) -> Array:
 def finite(x: Array) -> Array:
     """NaN and infinities replaced by 0: 0 · NaN is NaN, so a zero weight does not hide them."""
     return np.where(np.isfinite(x), x, 0)
+
+
+def rounded(x: Array, name: str) -> Array:
+    """Rounded to a format by its name, in the type that it came in."""
+    return FORMATS[name].round(x).astype(x.dtype)
 
 
 def product(weights: Array, value: Array, visible: Array) -> Array:
