@@ -53,7 +53,8 @@ class Fault(Variant):
     """A pipeline that is wrong.
 
     kind: the kind of fault, as bug reports are sorted. reports: the public reports it re-creates.
-    shows: claims that must fail, each of them, at level standard.
+    shows: claims that must fail, each of them, at `level`: `standard`, or `full` for what only
+        long contexts show.
     spoils: the outputs that are wrong; comparisons of every other output must pass.
     sentinel: no level may let it pass.
     """
@@ -62,6 +63,7 @@ class Fault(Variant):
     shows: tuple[str, ...]
     spoils: tuple[str, ...]
     sentinel: bool = False
+    level: str = "standard"
 
 
 def fault(
@@ -72,6 +74,7 @@ def fault(
     reports: tuple[str, ...] = (),
     dtypes: tuple[str, ...] = ("float32",),
     sentinel: bool = False,
+    level: str = "standard",
 ) -> Callable[[type[Pipeline]], type[Pipeline]]:
     """A decorator: the subclass of `Pipeline` is a fault; see `Fault`."""
 
@@ -85,6 +88,7 @@ def fault(
                 reports=reports,
                 dtypes=dtypes,
                 sentinel=sentinel,
+                level=level,
             )
         )
 
