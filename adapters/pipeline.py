@@ -36,7 +36,7 @@ class Pipeline:
 
     tile: ClassVar[int] = 32
     declares: ClassVar[Mapping[str, Any]] = {}
-    state: ClassVar[dict[str, Any]] = {}
+    state: ClassVar[dict[Any, Any]] = {}
 
     def __init__(
         self,
