@@ -251,7 +251,7 @@ class DqOfPaddedKeysOverflows(Pipeline):
 
 
 @fault(kind="bwd-tail", shows=("dq",), spoils=("dq",), reports=("pytorch/pytorch#196678",))
-class DqOfAHalfFullTileOverflows(Pipeline):
+class DqOfHalfFullTilesOverflows(Pipeline):
     """A half full last tile is filled with keys of score 0: dq is NaN where lse is very low."""
 
     def dq_added(self, dq: Array, part: Array) -> Array:

@@ -46,14 +46,6 @@ class CentringInHalf(Pipeline):
         return rounded(super().inner(dout, out), "float16")
 
 
-@fault(kind="acc-precision", shows=SCORES, spoils=(*SCORES, *BESIDE), dtypes=("bfloat16",))
-class CentringFromTheRoundedOutput(Pipeline):
-    """The backward pass takes the inner product of dout and the output as it was stored."""
-
-    def inner(self, dout: Array, out: Array) -> Array:
-        return super().inner(dout, rounded(out, "bfloat16"))
-
-
 @fault(kind="acc-precision", shows=("dv",), spoils=("dv",))
 class BackwardWeightsInBfloat16(Pipeline):
     """The weights enter the product for dv in bfloat16."""
@@ -120,9 +112,10 @@ class GroupSummedInHalf(Pipeline):
     """dk and dv are summed over the query heads of a group in float16."""
 
     def per_key_head(self, name: str, x: Array) -> Array:
-        each = x.reshape(self.batch, self.kv_heads, -1, *x.shape[2:])
+        group = self.heads // self.kv_heads
+        each = x.reshape(self.batch, self.kv_heads, group, *x.shape[2:])
         total = rounded(each[:, :, 0], "float16")
-        for head in range(1, each.shape[2]):
+        for head in range(1, group):
             total = rounded(total + each[:, :, head], "float16")
         return total
 
