@@ -57,6 +57,7 @@ class Fault(Variant):
         long contexts show.
     spoils: the outputs that are wrong; comparisons of every other output must pass.
     sentinel: no level may let it pass.
+    beyond_smoke: why level smoke cannot see it; empty for what it must catch.
     """
 
     kind: str
@@ -64,6 +65,7 @@ class Fault(Variant):
     spoils: tuple[str, ...]
     sentinel: bool = False
     level: str = "standard"
+    beyond_smoke: str = ""
 
 
 def fault(
@@ -75,6 +77,7 @@ def fault(
     dtypes: tuple[str, ...] = ("float32",),
     sentinel: bool = False,
     level: str = "standard",
+    beyond_smoke: str = "",
 ) -> Callable[[type[Pipeline]], type[Pipeline]]:
     """A decorator: the subclass of `Pipeline` is a fault; see `Fault`."""
 
@@ -89,6 +92,7 @@ def fault(
                 dtypes=dtypes,
                 sentinel=sentinel,
                 level=level,
+                beyond_smoke=beyond_smoke,
             )
         )
 

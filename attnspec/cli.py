@@ -1,4 +1,4 @@
-"""The command `attnspec`: the statements of the sources, their proofs and checks."""
+"""The command `attnspec`: the statements of the sources, and the suite judged on its own."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+from attnspec.conformance import selftest_command
 from attnspec.spec.claim import all_claims
 from attnspec.spec.evidence import examine, render
 from attnspec.spec.evidence.examine import Finding
@@ -33,7 +34,7 @@ Examination = Callable[[Statement], Iterator[Finding]]
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; 0 where all is well, 1 where something does not hold, 2 for usage."""
     options = _parser().parse_args(arguments)
-    console = Console(width=WIDTH, highlight=False, soft_wrap=False)
+    console = Console(width=WIDTH, highlight=False, soft_wrap=False, emoji=False)
     try:
         return int(options.run(options, console))
     except _UsageError as mistake:
@@ -63,6 +64,9 @@ def _parser() -> argparse.ArgumentParser:
     document.add_argument("path", nargs="?", type=Path, default=Path("docs/SPEC.md"))
     document.add_argument("--stale", action="store_true", help="only say whether it is out of date")
     document.set_defaults(run=_document)
+    judged = commands.add_parser("selftest", help="judge the suite on faults that it must catch")
+    selftest_command.add_arguments(judged)
+    judged.set_defaults(run=_selftest)
     return parser
 
 
@@ -148,6 +152,13 @@ def _examine(options: argparse.Namespace, console: Console) -> int:
     held = found - len(failed)
     console.print(f"{held} of {found} findings hold, in {_counted(statements)}")
     return 1 if failed else 0
+
+
+def _selftest(options: argparse.Namespace, console: Console) -> int:
+    try:
+        return selftest_command.selftest(options, console)
+    except selftest_command.SelftestError as mistake:
+        raise _UsageError(f"selftest: {mistake}") from None
 
 
 def _document(options: argparse.Namespace, console: Console) -> int:

@@ -1,0 +1,245 @@
+"""The suite, run on implementations of which it is known whether they conform.
+
+Every implementation is asked the same problems, so they are taken together, problem by problem, and
+share what is certified about it. Several processes each take a part of the implementations.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from attnspec.adapters.catalogue import Variant, catalogue
+from attnspec.conformance.case import Case
+from attnspec.conformance.cases import LEVELS
+from attnspec.conformance.examination import examine, questions
+from attnspec.conformance.question import Question
+from attnspec.conformance.report import BAD
+from attnspec.conformance.session import Session
+from attnspec.conformance.verdict import Verdict
+
+__all__ = ["Batch", "Outcome", "Plan", "Run", "asked_at", "run"]
+
+TOGETHER = 24
+"""Implementations a process takes at once, at most: enough to share, few enough to balance."""
+
+PERIOD = 0.1
+"""Seconds between two looks at what the processes have found."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is asked of the entries of a catalogue: at which level, from which seeds.
+
+    first_failure: a claim that failed is not asked of the same implementation again.
+    """
+
+    word: str
+    level: str
+    seeds: tuple[int, ...]
+    first_failure: bool
+
+
+@dataclass(kw_only=True)
+class Outcome:
+    """What became of one implementation.
+
+    judged: verdicts by claim; those that are not claimed do not count. failed: the verdicts that
+    are not passes. ended: seeds for which everything was asked.
+    """
+
+    entry: Any
+    judged: Counter[str] = field(default_factory=Counter)
+    failed: list[Verdict] = field(default_factory=list)
+    seconds: float = 0.0
+    ended: int = 0
+
+    @property
+    def claims(self) -> Mapping[str, Verdict]:
+        """The claims that failed, each with its first verdict."""
+        found: dict[str, Verdict] = {}
+        for verdict in self.failed:
+            found.setdefault(verdict.claim, verdict)
+        return found
+
+    def add(self, verdict: Verdict) -> None:
+        """Count one verdict."""
+        self.seconds += verdict.seconds
+        if verdict.status == "not claimed":
+            return
+        self.judged[verdict.claim] += 1
+        if verdict.status in BAD:
+            self.failed.append(verdict)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one problem brought: the verdicts by implementation, and the progress that this is.
+
+    share: of all that is asked, in implementations. ended: those that are through with a seed.
+    """
+
+    verdicts: Sequence[tuple[str, Verdict]]
+    share: float = 0.0
+    ended: tuple[str, ...] = ()
+
+
+@dataclass(kw_only=True)
+class Run:
+    """The outcomes by name, which fill up while `batches` is read."""
+
+    plan: Plan
+    outcomes: Mapping[str, Outcome]
+    batches: Iterator[Batch]
+    seconds: float = 0.0
+    stopped: bool = False
+
+    @property
+    def verdicts(self) -> int:
+        """How many there are so far."""
+        return sum(outcome.judged.total() for outcome in self.outcomes.values())
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Each batch, once it is counted. An interruption ends it: what is known stays."""
+        started = time.perf_counter()
+        try:
+            for batch in self.batches:
+                for name, verdict in batch.verdicts:
+                    self.outcomes[name].add(verdict)
+                for name in batch.ended:
+                    self.outcomes[name].ended += 1
+                yield batch
+        except KeyboardInterrupt:
+            self.stopped = True
+        finally:
+            self.seconds = time.perf_counter() - started
+
+
+def asked_at(entry: Any, level: str) -> bool:
+    """Whether an entry is asked at a level: a fault of long contexts is, only where they are."""
+    return LEVELS.index(getattr(entry, "level", level)) <= max(LEVELS.index(level), 1)
+
+
+def run(plan: Plan, entries: Sequence[Variant], *, workers: int) -> Run:
+    """Ask entries of the catalogue; nothing happens before the run is iterated over.
+
+    With one worker, all happens in this process.
+    """
+    outcomes = {entry.name: Outcome(entry=entry) for entry in entries}
+    batches = _here(plan, entries) if workers == 1 else _apart(plan, entries, workers)
+    return Run(plan=plan, outcomes=outcomes, batches=batches)
+
+
+# -- one process -----------------------------------------------------------------------------------
+
+
+def _here(plan: Plan, entries: Sequence[Variant]) -> Generator[Batch]:
+    with threadpool_limits(1):
+        for seed in plan.seeds:
+            for group in _groups(entries, workers=1):
+                yield from _examined(plan, group, seed)
+
+
+def _examined(plan: Plan, entries: Sequence[Variant], seed: int) -> Generator[Batch]:
+    """The verdicts on the entries, problem by problem."""
+    names = {f"{plan.word}:{entry.name}": entry.name for entry in entries}
+    kernels = {f"{plan.word}:{entry.name}": entry.kernel(dtypes=entry.dtypes) for entry in entries}
+    session = Session(kernels, plan.level, seed, (), "conformance")
+    problems = _by_problem(session)
+    count = sum(map(len, problems))
+    failed: set[tuple[str, str]] = set()
+    while problems:
+        found, problem = [], problems.pop()
+        for question in problem:
+            if plan.first_failure and (question.impl, question.claim) in failed:
+                continue
+            verdict = _verdict(session, question)
+            found.append((names[question.impl], verdict))
+            if verdict.status in BAD:
+                failed.add((question.impl, question.claim))
+        yield Batch(found, len(entries) * len(problem) / count / len(plan.seeds))
+    yield Batch((), ended=tuple(names.values()))
+
+
+def _by_problem(session: Session) -> list[list[Question]]:
+    """The questions, those of one problem together; the last problem is the first to ask."""
+    found: dict[tuple[str, Case], list[Question]] = {}
+    for question in questions(session):
+        question.classify = False
+        found.setdefault((question.dtype, question.case), []).append(question)
+    return list(found.values())[::-1]
+
+
+def _verdict(session: Session, question: Question) -> Verdict:
+    started = time.perf_counter()
+    with np.errstate(all="ignore"):  # what a fault leaves behind may overflow in the claim's check
+        error = examine(question)
+    return session.settle(question, error, time.perf_counter() - started)
+
+
+def _groups(entries: Sequence[Variant], *, workers: int) -> list[list[Variant]]:
+    """The entries in parts, those of the same types together."""
+    ranked = sorted(entries, key=lambda entry: entry.dtypes)
+    size = max(1, min(TOGETHER, -(-len(ranked) // (2 * workers))))
+    return [ranked[first : first + size] for first in range(0, len(ranked), size)]
+
+
+# -- several processes -----------------------------------------------------------------------------
+
+
+def _apart(plan: Plan, entries: Sequence[Variant], workers: int) -> Generator[Batch]:
+    """As `_here`, with the groups shared out. An exception of a process is raised here."""
+    context = multiprocessing.get_context("spawn")
+    found, stop = context.SimpleQueue(), context.Event()
+    jobs = [
+        (plan, tuple(entry.name for entry in group), seed)
+        for seed in plan.seeds
+        for group in _groups(entries, workers=workers)
+    ]
+    with ProcessPoolExecutor(
+        min(workers, len(jobs)), mp_context=context, initializer=_begin, initargs=(found, stop)
+    ) as pool:
+        waiting: set[Future[None]] = {pool.submit(_work, *job) for job in jobs}
+        try:
+            while waiting:
+                done, waiting = wait(waiting, timeout=PERIOD, return_when=FIRST_EXCEPTION)
+                while not found.empty():
+                    yield found.get()
+                for future in done:
+                    future.result()
+        finally:
+            stop.set()
+            pool.shutdown(wait=False, cancel_futures=True)
+            while waiting:  # a process that has something to say ends when it is heard
+                _, waiting = wait(waiting, timeout=PERIOD)
+                while not found.empty():
+                    found.get()
+
+
+_FOUND: Any = None
+_STOP: Any = None
+
+
+def _begin(found: Any, stop: Any) -> None:
+    """Set up a process: an interruption is for the one that started it."""
+    global _FOUND, _STOP
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threadpool_limits(1)
+    _FOUND, _STOP = found, stop
+
+
+def _work(plan: Plan, names: Sequence[str], seed: int) -> None:
+    entries = catalogue(plan.word)
+    for batch in _examined(plan, [entries[name] for name in names], seed):
+        if _STOP.is_set():
+            return
+        _FOUND.put(batch)
