@@ -62,6 +62,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="FILE",
         help="write every verdict to this file as it falls, one JSON object a line",
     )
+    add(
+        "--attn-diagnose",
+        choices=("on", "off"),
+        default="on",
+        help="after failures, say what the implementation most likely does instead (default on)",
+    )
 
 
 def _seed(text: str) -> int:
@@ -241,7 +247,23 @@ def _summary(config: pytest.Config, exitstatus: int, *, colour: bool) -> str:
         finished=exitstatus in ENDED,
         unjudged={impl: run.unjudged(impl, verdicts) for impl in run.kernels},
         notes={impl: run.notes(impl) for impl in run.kernels},
+        causes=_causes(config) if exitstatus in ENDED else {},
     )
+
+
+def _causes(config: pytest.Config) -> dict[str, list[str]]:
+    """What each implementation that failed most likely does instead, and where, in lines."""
+    run, verdicts = config.stash[SESSION], config.stash[VERDICTS]
+    failed = {v.impl for v in verdicts if v.status not in ("pass", "not claimed", "xfail")}
+    if not failed or config.getoption("--attn-diagnose") == "off":
+        return {}
+    from attnspec.conformance.diagnosis import diagnose
+
+    return {
+        impl: diagnose(kernel, verdicts, seed=run.seed, impl=impl).lines()
+        for impl, kernel in run.kernels.items()
+        if impl in failed
+    }
 
 
 def _is_explained(report: pytest.TestReport) -> bool:

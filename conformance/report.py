@@ -63,10 +63,12 @@ def summary(
     finished: bool = True,
     unjudged: Mapping[str, tuple[str, ...]] | None = None,
     notes: Mapping[str, tuple[str, ...]] | None = None,
+    causes: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """The whole summary as text: matrix, classes, failures and one line an implementation.
 
-    `unjudged`: what an implementation claims and refused each time; `notes`: lines for its user.
+    `unjudged`: what an implementation claims and refused each time; `notes`: lines for its user;
+    `causes`: what it most likely does instead, and where (see `diagnosis`).
     """
     console = Console(file=StringIO(), width=WIDTH, force_terminal=colour, highlight=False)
     for first in range(0, len(impls), COLUMNS):
@@ -82,6 +84,8 @@ def summary(
     for impl in impls:
         of_impl = [verdict for verdict in verdicts if verdict.impl == impl]
         missing = (unjudged or {}).get(impl, ())
+        for cause in (causes or {}).get(impl, ()):
+            console.print(Text(cause), soft_wrap=True)
         line = _conclusion(impl, of_impl, finished=finished, missing=missing)
         console.print(line, soft_wrap=True)
         for note in (notes or {}).get(impl, ()):
