@@ -111,8 +111,7 @@ class _ByTheBlock(Pipeline):
         rows, keys = -self.rows % ROWS, -self.keys % KEYS
         full = np.pad(mask, ((0, 0), (0, 0), (0, rows), (0, keys)))
         shape = (*full.shape[:2], full.shape[2] // ROWS, ROWS, full.shape[3] // KEYS, KEYS)
-        found: Array = full.reshape(shape).any(axis=(3, 5))
-        return found
+        return np.asarray(full.reshape(shape).any(axis=(3, 5)))
 
     def at_each_score(self, blocks: Array) -> Array:
         """The blocks at every score: (B, H, Nq, Nk)."""
