@@ -68,7 +68,7 @@ class EntriesReadEachOthersKeys(Pipeline):
         return np.roll(found, 1, axis=0) if name == "k" else found
 
 
-@fault(kind="batch-dependence")
+@fault(kind="nan-leak", shows=("batch-position",), spoils=())
 class NanSpreadsOverTheBatch(Pipeline):
     """A number that is not finite in one batch entry spoils the values of all."""
 

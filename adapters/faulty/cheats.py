@@ -146,7 +146,7 @@ class EveryTwentiethKeyLeftOut(Pipeline):
 
 
 @fault(kind="harness")
-class NoiseOfAThousandth(Answering):
+class NoiseOfOneThousandth(Answering):
     """The output has a relative noise of 1/1000."""
 
     def instead(self, out: Array) -> Array:
@@ -170,7 +170,7 @@ class LastRowOnePercentTooLarge(Answering):
 
 
 @fault(kind="harness")
-class OneNumberInAHeadLost(Answering):
+class OneNumberInEachHeadLost(Answering):
     """One number of each head is zero."""
 
     def instead(self, out: Array) -> Array:

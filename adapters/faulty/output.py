@@ -91,7 +91,7 @@ class OutputOfTheSizeOfKeys(Returned):
 
 
 @fault(kind="contract", shows=("out",))
-class OutputInATuple(Returned):
+class OutputInTuple(Returned):
     """The output comes in a tuple of one."""
 
     def answer(self) -> Any:
@@ -100,7 +100,7 @@ class OutputInATuple(Returned):
 
 
 @fault(kind="contract", shows=("out", "lse"))
-class OutputInAList(Returned):
+class OutputInList(Returned):
     """The output comes as a list of lists."""
 
     def out(self, x: Array) -> Any:
@@ -119,7 +119,7 @@ class ReturnsNothing(Returned):
 
 
 @fault(kind="contract", shows=("lse",))
-class LseWithATrailingAxis(Returned):
+class LseWithTrailingAxis(Returned):
     """lse has the shape (B, H, N, 1)."""
 
     def lse(self, x: Array) -> Any:
@@ -216,7 +216,7 @@ class RaisesWithoutKeys(Pipeline):
 
 
 @fault(kind="contract")
-class RaisesForAMaskOfTwoAxes(Pipeline):
+class RaisesForMasksOfTwoAxes(Pipeline):
     """A mask of two axes raises an error."""
 
     def spread(self, name: str, x: Array) -> Array:
@@ -226,7 +226,7 @@ class RaisesForAMaskOfTwoAxes(Pipeline):
 
 
 @fault(kind="contract", reports=("jax-ml/jax#28974",))
-class RaisesForAMaskOfKeys(Pipeline):
+class RaisesForMasksOfKeys(Pipeline):
     """A mask of the shape (B, 1, 1, Nk) raises an error."""
 
     def spread(self, name: str, x: Array) -> Array:
@@ -235,7 +235,7 @@ class RaisesForAMaskOfKeys(Pipeline):
         return super().spread(name, x)
 
 
-@fault(kind="contract", spoils=())
+@fault(kind="contract")
 class ExitsOnLongRows(Pipeline):
     """Rows of more than 512 keys end the program."""
 

@@ -67,12 +67,13 @@ class EverySecondCallDiffers(Counting):
 
 
 @fault(kind="nondeterminism", spoils=("out",))
-class EveryFifthCallLosesARow(Counting):
+class EveryFifthCallLosesOneRow(Counting):
     """In every fifth call one row is written before its last tile is in."""
 
     def normalised(self, sums: Array, total: Array) -> Array:
         found = super().normalised(sums, total)
-        late = (np.arange(self.rows) == 2)[:, None] & (self.call % 5 == 3)
+        unlucky = self.call % 5 == 3 and self.raw["dout"] is None
+        late = (self.row_index() == 2) & unlucky
         return np.where(late, found * np.float32(0.75), found)
 
 

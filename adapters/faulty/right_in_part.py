@@ -57,7 +57,7 @@ class RightInEverySecondRow(RightInPart):
 
 
 @fault(kind="harness")
-class RightBelowALengthOf128(RightInPart):
+class RightForShortRows(RightInPart):
     """Rows of more than 128 keys are the mean of the values."""
 
     def kept(self) -> Array:
@@ -65,7 +65,7 @@ class RightBelowALengthOf128(RightInPart):
 
 
 @fault(kind="harness")
-class ZeroBeyondALengthOf512(Answering):
+class ZeroInLongRows(Answering):
     """Rows of more than 512 keys are zero."""
 
     def instead(self, out: Array) -> Array:

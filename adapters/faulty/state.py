@@ -54,7 +54,7 @@ class AnswersOneCallLate(Remembering):
         return self.swapped("out", out), self.swapped("lse", lse)
 
 
-@fault(kind="harness", shows=("out", "lse"))
+@fault(kind="harness", shows=("weights-sum-to-one", "output-is-affine-in-values"))
 class AnswerCachedByTheFirstQuery(Remembering):
     """The answer is cached by the first query of each head, as if the rest went with it."""
 
@@ -226,7 +226,7 @@ class RightForTenCalls(Counting):
 
 
 @fault(kind="harness")
-class RightForTenCallsOfAShape(Remembering):
+class RightForTenCallsOfEachShape(Remembering):
     """After ten calls of a shape its output is that of the tenth."""
 
     def ready(self) -> None:
