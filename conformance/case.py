@@ -102,7 +102,7 @@ GRADIENT_NUMBERS = 2**24
 """Numbers in k, or in v, from which on gradients are not asked: the tolerance of dk and dv works
 with some thirty float64 arrays of that size, 4 GB."""
 
-STRUCTURED_SETTINGS = {("scale", "zero"), ("bias", "finite-minimum")}
+STRUCTURED_SETTINGS = {("scale", "zero"), ("bias", "finite-minimum"), ("bias", "far-below")}
 """Settings that make the weights equal or the scores huge, whatever the inputs."""
 
 

@@ -166,6 +166,8 @@ def _settings(level: str, options: Collection[str]) -> Iterator[Case]:
         variants = list(OPTIONS[option])
         for variant in variants if level != "smoke" else variants[:1]:
             yield Case("normal", OPTION, ((option, variant),))
+        if level != "smoke":  # rows and keys cannot be told apart by their number
+            yield Case("normal", SQUARE, ((option, variants[0]),))
     if level == "smoke":
         return
     for number, pair in enumerate(itertools.combinations(claimed, 2)):

@@ -36,10 +36,15 @@ def _axes(shape: ScoreShape, axes: str) -> tuple[int, ...]:
 def _mask(axes: str) -> Variant:
     def draw(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
         mask = rng.random(_axes(shape, axes)) < 0.7
-        mask[..., :1] |= ~mask.any(axis=-1, keepdims=True)  # no empty row: that is its own variant
-        return {"mask": mask}
+        return {"mask": _never_empty(mask)}
 
     return draw
+
+
+def _never_empty(mask: BoolArray) -> BoolArray:
+    """A row that would see nothing sees key 0: empty rows are a variant of their own."""
+    mask[..., :1] |= ~mask.any(axis=-1, keepdims=True)
+    return mask
 
 
 def _mask_two_dimensional(
@@ -55,6 +60,24 @@ def _mask_empty_rows(rng: np.random.Generator, shape: ScoreShape, form: Format) 
 
 def _mask_first_keys(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
     return {"mask": np.broadcast_to(np.arange(shape[3]) >= shape[3] // 2, _axes(shape, "qk"))}
+
+
+def _mask_three_dimensional(
+    rng: np.random.Generator, shape: ScoreShape, form: Format
+) -> dict[str, Any]:
+    return {"mask": _mask("hqk")(rng, shape, form)["mask"][0]}
+
+
+def _mask_rows(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    return {"mask": rng.random(_axes(shape, "bhq")) < 0.7}  # a row sees every key or none
+
+
+def _mask_blocks(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    """Half of the blocks of 8 rows and 16 keys, others for each head, and most of their keys."""
+    batch, heads, rows, keys = shape
+    blocks = rng.random((batch, heads, rows // 8 + 1, keys // 16 + 1)) < 0.5
+    spread: BoolArray = np.repeat(np.repeat(blocks, 8, axis=2), 16, axis=3)[:, :, :rows, :keys]
+    return {"mask": _never_empty(spread & (rng.random(shape) < 0.9))}
 
 
 def _mask_all_true(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
@@ -77,10 +100,23 @@ def _bias_two_dimensional(
     return {"bias": _bias("qk")(rng, shape, form)["bias"][0, 0]}
 
 
+def _bias_three_dimensional(
+    rng: np.random.Generator, shape: ScoreShape, form: Format
+) -> dict[str, Any]:
+    return {"bias": _bias("hqk")(rng, shape, form)["bias"][0]}
+
+
 def _bias_hiding(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
     mask: BoolArray = _mask("bqk")(rng, shape, form)["mask"]
     noise = rng.standard_normal(_axes(shape, "bqk"))
     return {"bias": form.round(np.where(mask, noise, -np.inf))}
+
+
+def _bias_far_below(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    """Every third row far below the finite numbers that stand in for -inf, and some keys at it."""
+    bias: npt.NDArray[Any] = _bias_hiding(rng, shape, form)["bias"].astype(np.float64)
+    low = np.where(np.arange(shape[2]) % 3 == 0, 60000.0, 0.0)[:, None]
+    return {"bias": form.round(np.round(bias * 2) / 2 - low)}
 
 
 def _bias_finite_minimum(
@@ -132,6 +168,7 @@ OPTIONS: dict[str, dict[str, Variant]] = {
         "left": _fixed(window=(4, None)),
         "right": _fixed(window=(None, 1)),
         "self": _fixed(window=(0, 0)),
+        "wide": _fixed(window=(50, 10)),
     },
     "mask": {
         "full": _mask("bhqk"),
@@ -142,6 +179,10 @@ OPTIONS: dict[str, dict[str, Variant]] = {
         "all-true": _mask_all_true,
         "empty-rows": _mask_empty_rows,
         "first-keys-hidden": _mask_first_keys,
+        "three-dimensional": _mask_three_dimensional,
+        "keys-alone": _mask("k"),
+        "rows": _mask_rows,
+        "blocks": _mask_blocks,
     },
     "bias": {
         "full": _bias("bhqk"),
@@ -152,6 +193,10 @@ OPTIONS: dict[str, dict[str, Variant]] = {
         "large": _bias("qk", size=20.0),
         "neg-inf": _bias_hiding,
         "finite-minimum": _bias_finite_minimum,
+        "three-dimensional": _bias_three_dimensional,
+        "keys-alone": _bias("k"),
+        "rows": _bias("bhq"),
+        "far-below": _bias_far_below,
     },
     "softcap": {"tight": _fixed(softcap=1.5), "loose": _fixed(softcap=30.0)},
     "sinks": {"normal": _sinks},
