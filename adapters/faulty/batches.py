@@ -68,15 +68,6 @@ class EntriesReadEachOthersKeys(Pipeline):
         return np.roll(found, 1, axis=0) if name == "k" else found
 
 
-@fault(kind="nan-leak", shows=("batch-position",), spoils=())
-class NanSpreadsOverTheBatch(Pipeline):
-    """A number that is not finite in one batch entry spoils the values of all."""
-
-    def read(self, name: str, x: Array) -> Array:
-        found = super().read(name, x)
-        return found + 0 * found.sum(axis=0, keepdims=True) if name == "v" else found
-
-
 @fault(kind="quant-leak")
 class ScaleOfTheWholeBatch(Pipeline):
     """Values are stored in 8 bits with one scale for the whole batch."""

@@ -46,17 +46,6 @@ class LastBitsOfTheOutputChange(Chancy):
         return found * (1 + self.chance().integers(-1, 2, found.shape).astype(np.float32) * 2**-23)
 
 
-@fault(kind="nondeterminism", shows=("same-bits-again-lse",), spoils=("lse",))
-class LastBitsOfLseChange(Chancy):
-    """The last bits of lse change from call to call."""
-
-    def log_sum_exp(self, largest: Array, total: Array) -> Array:
-        found = super().log_sum_exp(largest, total)
-        if self.returning or not self.return_lse:
-            return found
-        return found * (1 + self.chance().integers(-1, 2, found.shape).astype(np.float32) * 2**-23)
-
-
 @fault(kind="nondeterminism", shows=("eleven-calls",), spoils=("out",))
 class EverySecondCallDiffers(Counting):
     """Every second call rounds otherwise."""

@@ -64,17 +64,6 @@ class AnswerCachedByTheFirstQuery(Remembering):
         return answer
 
 
-@fault(kind="stale-cache", shows=("out",), spoils=("out", "lse", *ALL, "dbias", "dsinks"))
-class MaskCachedByShape(Remembering):
-    """The mask of the first call of a shape is applied to every later one."""
-
-    def seen_by_mask(self, keys: slice) -> Array:
-        if self.mask is None:
-            return super().seen_by_mask(keys)
-        found: Array = self.kept("mask", self.mask.copy())[..., keys]
-        return found
-
-
 @fault(kind="stale-cache")
 class LengthsCachedByShape(Remembering):
     """The lengths of the first call of a shape serve every later one."""
