@@ -158,7 +158,7 @@ class LseNotReturned(Returned):
         return out
 
 
-@fault(kind="contract", shows=("parts-merge-by-lse",), spoils=())
+@fault(kind="contract", shows=("out-beside-lse",), spoils=())
 class OutputScaledBesideLse(Returned):
     """Where lse is asked for, the output is not divided by the sum of the weights."""
 
