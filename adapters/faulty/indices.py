@@ -53,7 +53,7 @@ class KeyIndexSaturates(Addressed):
         return np.minimum(key, 255)
 
 
-@fault(kind="index-overflow")
+@fault(kind="index-overflow", beyond_smoke="no more than 4,096 numbers of keys in a head")
 class KeyAddressWraps(Addressed):
     """The product of a key's index and its stride wraps at 4,096."""
 
@@ -61,7 +61,7 @@ class KeyAddressWraps(Addressed):
         return key * self.size % 4096 // max(1, self.size) % max(1, self.keys)
 
 
-@fault(kind="index-overflow")
+@fault(kind="index-overflow", beyond_smoke="no more than 64 rows")
 class QueryIndexWraps(Pipeline):
     """The index of a query row wraps at 64."""
 
@@ -136,7 +136,7 @@ class GradientIndexWraps(Pipeline):
         return found
 
 
-@fault(kind="index-overflow", shows=("dq",), spoils=("dq",))
+@fault(kind="index-overflow", shows=("dq",), spoils=("dq",), beyond_smoke="no more than 64 rows")
 class DqIndexSaturates(Pipeline):
     """Rows of dq from 127 on are all written to row 127."""
 

@@ -46,7 +46,9 @@ class NeighbourInThePackLeaks(Packed):
         return found | (last & (self.key_index(keys) == self.key_lengths))
 
 
-@fault(kind="varlen-leak")
+@fault(
+    kind="varlen-leak", beyond_smoke="one draw of key lengths, of which the first is the longest"
+)
 class PackedByPaddedLengths(Packed):
     """Entries of the pack are looked for at multiples of the longest length."""
 
@@ -62,7 +64,7 @@ class StartsOfThePackOffByOneEntry(Packed):
         return np.cumsum(self.held)
 
 
-@fault(kind="varlen-leak")
+@fault(kind="varlen-leak", beyond_smoke="no batch entry without keys")
 class EmptyEntriesReadTheNext(Packed):
     """A batch entry without keys sees the first key of the next."""
 
@@ -71,7 +73,11 @@ class EmptyEntriesReadTheNext(Packed):
         self.key_lengths = np.maximum(self.key_lengths, min(1, self.keys))
 
 
-@fault(kind="varlen-leak", reports=("Dao-AILab/flash-attention#1537",))
+@fault(
+    kind="varlen-leak",
+    reports=("Dao-AILab/flash-attention#1537",),
+    beyond_smoke="no batch of one row with lengths of queries",
+)
 class OneRowAnEntryAssumed(Packed):
     """Where no entry has more than one row, an empty one raises an error."""
 
@@ -119,7 +125,12 @@ class RowsBeyondTheirLengthComputed(Packed):
         return np.broadcast_to(held, (self.batch, 1, self.rows, held.shape[-1]))
 
 
-@fault(kind="varlen-leak", shows=("dk", "dv"), spoils=("dk", "dv"))
+@fault(
+    kind="varlen-leak",
+    shows=("dk", "dv"),
+    spoils=("dk", "dv"),
+    beyond_smoke="one draw of key lengths, of which the last is the shortest",
+)
 class KeyGradientsOfTheLastEntryCut(Packed):
     """dk and dv of the last entry stop at the length of the one before."""
 
