@@ -127,7 +127,7 @@ class _Flat(Pipeline):
         index = self.flat() % (self.batch * self.kv_heads)
         for name in ("k", "v"):
             x: Any = self.read(name, self.raw[name])
-            setattr(self, name, x.reshape(-1, *x.shape[2:])[index])
+            setattr(self, name, x.reshape(self.batch * self.kv_heads, *x.shape[2:])[index])
 
 
 @fault(kind="gqa-map")

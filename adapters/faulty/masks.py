@@ -205,7 +205,13 @@ class MaskLostForOneQuery(Pipeline):
         self.mask = None if self.rows == 1 else self.mask
 
 
-@fault(kind="layout-mixup", shows=("chunked-prefill-equals-prefill",))
+@fault(
+    kind="layout-mixup",
+    shows=(
+        "out",
+        "chunked-prefill-equals-prefill",
+    ),
+)
 class MaskTransposedWhereSquare(Pipeline):
     """A mask of as many rows as keys is read transposed."""
 

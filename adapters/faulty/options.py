@@ -19,7 +19,7 @@ class CausalIgnored(Pipeline):
 
 
 class _WithoutBias(Pipeline):
-    """A bias that `loses` says is not added; what it hides stays hidden unless `shown`."""
+    """A bias that neither adds nor hides, where `loses` says so."""
 
     def loses(self) -> bool:
         return True
@@ -107,7 +107,13 @@ class BiasLostInTheLastKeys(Pipeline):
             self.bias = np.where(tail, 0, self.bias).astype(self.real)
 
 
-@fault(kind="layout-mixup", shows=("chunked-prefill-equals-prefill",))
+@fault(
+    kind="layout-mixup",
+    shows=(
+        "out",
+        "chunked-prefill-equals-prefill",
+    ),
+)
 class BiasTransposedWhereSquare(Pipeline):
     """A bias of as many rows as keys is read transposed."""
 
@@ -181,19 +187,6 @@ class KeyLengthOfZeroTakenAsNone(Pipeline):
     def lengths(self, given: Array | None, most: int) -> Array:
         found = super().lengths(given, most)
         return np.where(found == 0, most, found)
-
-
-@fault(kind="option-ignored")
-class KeyLengthsLostBesideCausal(Pipeline):
-    """Beside a causal mask the diagonal alone keeps rows from padding."""
-
-    def seen_by_length(self, keys: slice) -> Array:
-        seen = super().seen_by_length(keys)
-        return (
-            np.broadcast_to(self.row_index() < self.query_lengths, seen.shape)
-            if (self.causal)
-            else seen
-        )
 
 
 @fault(kind="option-ignored")
