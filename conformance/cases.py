@@ -41,6 +41,12 @@ SQUARE = Shape(2, 2, 2, 33, 33, 16, 16)
 TILED = Shape(1, 2, 2, 65, 513, 16, 16)  # every usual tile of rows and keys, and one more of each
 DECODE = Shape(3, 3, 3, 1, 1025, 8, 8)  # one row and the keys of a cache; more heads than a pair
 
+EXTREMES = Shape(1, 2, 2, 40, 257, 16, 16)  # causal rows do not see the last tile, of one key
+EXTREME = (
+    *("causal", "window:sliding", "mask:first-keys-hidden", "mask:empty-rows", "bias:neg-inf"),
+    *("softcap:tight", "sinks:normal", "scale:negative", "key_lengths:ragged"),
+)
+
 TILE_EDGES = (
     *((1, 1), (1, 2), (2, 1), (1, 127), (1, 128), (1, 129), (15, 17), (16, 16), (17, 15)),
     *((31, 33), (32, 32), (33, 31), (63, 65), (64, 64), (65, 63), (127, 129), (128, 128)),
@@ -89,7 +95,8 @@ def reference_cases(claim: str, *, level: str, options: Collection[str], turn: T
     """The cases that forward and lse are compared with the oracle on, for claimed options."""
     parts: Iterable[Iterator[Case]] = (_families(level), _lengths(level, options), _sizes(level))
     found = [*itertools.chain(*parts), *_settings(level, options)]
-    found += [*_tiles(level, options, turn), *_triples(level, options, turn)]
+    found += [*_tiles(level, options, turn), *_extremes(level, options, turn)]
+    found += _triples(level, options, turn)
     found += _long(options) if level == "full" else []
     return list(dict.fromkeys(found))
 
@@ -156,7 +163,8 @@ def _sizes(level: str) -> Iterator[Case]:
         "full": (*HEAD_SIZES, *LARGE_HEAD_SIZES, *UNEQUAL_SIZES),
     }
     for size, value_size in sizes[level]:
-        yield Case("normal", Shape(1, 2, 2, 9, 21, size, value_size))
+        keys = 149 if max(size, value_size) > 64 else 21  # large heads: over several tiles
+        yield Case("normal", Shape(1, 2, 2, 9, keys, size, value_size))
 
 
 def _settings(level: str, options: Collection[str]) -> Iterator[Case]:
@@ -196,6 +204,17 @@ def _tiles(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
         for variant in shared or variants[:1]:
             for shape in (TILED, DECODE):
                 yield Case("normal", shape, ((option, variant),))
+
+
+def _extremes(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
+    """Large, low and saturated scores with options, over several tiles; types share the cases.
+
+    A maximum that is wrong, or a stand-in for -inf, shows where all that a row sees is far away.
+    """
+    families = ("large", "negative", "saturated", "abyss") if level != "smoke" else ()
+    chosen = [s for s in map(parse_settings, EXTREME) if {name for name, _ in s} <= set(options)]
+    cases = [Case(family, EXTREMES, settings) for family in families for settings in chosen]
+    yield from _share(cases, turn) if level == "standard" else cases
 
 
 def _triples(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:

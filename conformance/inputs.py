@@ -130,6 +130,18 @@ def _negative(rng: np.random.Generator, form: Format, operands: Operands) -> Ope
     return 0.1 * q + size, 0.1 * k - size, v
 
 
+@_family("saturated", generic=False, shows="scores that overflow, or that are cut: by thousands")
+def _saturated(rng: np.random.Generator, form: Format, operands: Operands) -> Operands:
+    q, k, v = operands
+    return 60 * q, 60 * k, v  # q·k beyond 65504, and rows that are one value
+
+
+@_family("abyss", generic=False, shows="a finite number for -inf: all scores lie below -50,000")
+def _abyss(rng: np.random.Generator, form: Format, operands: Operands) -> Operands:
+    q, k, v = operands
+    return q + 130, k - 130, v
+
+
 @_family("uniform", generic=False, shows="counting: equal weights, so each key counts once")
 def _uniform(rng: np.random.Generator, form: Format, operands: Operands) -> Operands:
     q, k, v = operands

@@ -10,7 +10,7 @@ import numpy as np
 from attnspec.adapters.catalogue import fault
 from attnspec.adapters.pipeline import Array, Pipeline, product, rounded
 
-__all__: list[str] = []
+__all__ = ["float8"]
 
 
 def float8(x: Array) -> Array:
