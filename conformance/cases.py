@@ -39,6 +39,7 @@ WIDE = Shape(1, 2, 2, 128, 256, 64, 64)  # 8,192 elements a head: enough for a m
 OPTION = Shape(2, 2, 2, 24, 40, 16, 16)
 SQUARE = Shape(2, 2, 2, 33, 33, 16, 16)
 TILED = Shape(1, 2, 2, 65, 513, 16, 16)  # every usual tile of rows and keys, and one more of each
+TALL = Shape(1, 2, 2, 129, 65, 16, 16)  # more rows than keys, and than a tile of rows
 DECODE = Shape(3, 3, 3, 1, 1025, 8, 8)  # one row and the keys of a cache; more heads than a pair
 
 EXTREMES = Shape(1, 2, 2, 40, 257, 16, 16)  # causal rows do not see the last tile, of one key
@@ -55,6 +56,8 @@ TILE_EDGES = (
 HEAD_SIZES = ((1, 1), (3, 3), (8, 8), (80, 80), (96, 96), (127, 127), (128, 128), (129, 129))
 LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
+SPECIALISED = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128))
+"""Head sizes that kernels have code of their own for, options and all."""
 
 
 def chapter_of(claim: str) -> str:
@@ -97,6 +100,7 @@ def reference_cases(claim: str, *, level: str, options: Collection[str], turn: T
     found = [*itertools.chain(*parts), *_settings(level, options)]
     found += [*_tiles(level, options, turn), *_extremes(level, options, turn)]
     found += _triples(level, options, turn)
+    found += _specialised(level, options, turn)
     found += _long(options) if level == "full" else []
     return list(dict.fromkeys(found))
 
@@ -202,7 +206,7 @@ def _tiles(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
         variants = list(OPTIONS[option]) if option in options else []
         shared = _share(variants, turn) if level == "standard" else variants
         for variant in shared or variants[:1]:
-            for shape in (TILED, DECODE):
+            for shape in (TILED, TALL, DECODE):
                 yield Case("normal", shape, ((option, variant),))
 
 
@@ -225,6 +229,15 @@ def _triples(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]
         variants = [list(OPTIONS[option]) for option in triple]
         chosen = [names[number % len(names)] for names in variants]
         yield Case("normal", OPTION, tuple(zip(triple, chosen, strict=True)))
+
+
+def _specialised(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
+    """Every claimed option at `SPECIALISED` head sizes; types share the cases."""
+    claimed = [option for option in OPTIONS if option in options] if level != "smoke" else []
+    every = list(itertools.product(claimed, SPECIALISED))
+    for option, sizes in _share(every, turn) if level == "standard" else every:
+        settings = ((option, next(iter(OPTIONS[option]))),)
+        yield Case("normal", Shape(1, 2, 2, 9, 21, *sizes), settings)
 
 
 LONG = {  # queries, keys and head size: enough for one of everything, and a materialised S < 0.5 GB

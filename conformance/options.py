@@ -156,6 +156,14 @@ def lengths(name: str, *, axis: int, low: float) -> Variant:
     return draw
 
 
+def _whole_tiles(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    """Lengths that fill tiles of keys: a kernel must not round them."""
+    keys = shape[3]
+    tile = next((tile for tile in (128, 16) if tile <= keys), max(1, keys))
+    found = tile * rng.integers(1, max(1, keys // tile), size=shape[0], endpoint=True)
+    return {"key_lengths": np.minimum(found, keys).astype(np.int32)}
+
+
 def _lse_cotangent(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
     return {"dlse": form.round(rng.standard_normal(shape[:3]))}
 
@@ -204,6 +212,7 @@ OPTIONS: dict[str, dict[str, Variant]] = {
     "key_lengths": {
         "ragged": lengths("key_lengths", axis=3, low=0.4),
         "zero": lengths("key_lengths", axis=3, low=0),
+        "whole-tiles": _whole_tiles,
     },
     "query_lengths": {"ragged": lengths("query_lengths", axis=2, low=0.4)},
     "scale": {

@@ -117,6 +117,34 @@ class CausalLostWhenLseIsAsked(Pipeline):
         self.causal &= not self.return_lse
 
 
+@fault(kind="causality", shows=("asking-for-lse-changes-nothing",), spoils=())
+class CausalLostInTheOutputBesideLse(Pipeline):
+    """Where the log-sum-exp is asked for, it is right, but the output has no causal mask."""
+
+    def answer(self) -> Array | tuple[Array, Array]:
+        found = super().answer()
+        if not isinstance(found, tuple):
+            return found
+        self.causal = False
+        return np.asarray(super().answer()[0]), found[1]
+
+
+@fault(kind="causality")
+class CausalLostForLargeHeads(Pipeline):
+    """The causal mask is lost for head sizes above 64."""
+
+    def ready(self) -> None:
+        self.causal &= self.size <= 64
+
+
+@fault(kind="causality")
+class CausalLostForUnequalHeadSizes(Pipeline):
+    """The causal mask is lost where values have another size than keys."""
+
+    def ready(self) -> None:
+        self.causal &= self.size == self.value_size
+
+
 @fault(kind="causality")
 class CausalLostBesideBias(Pipeline):
     """The causal mask is lost beside a bias."""

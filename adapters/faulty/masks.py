@@ -76,6 +76,15 @@ class MaskStartsAgainEverySixtyFourKeys(Pipeline):
 
 
 @fault(kind="tail-tile")
+class MaskStartsAgainEvery128Rows(Pipeline):
+    """Row i reads the mask of row i mod 128."""
+
+    def ready(self) -> None:
+        if self.mask is not None:
+            self.mask = self.mask[:, :, np.arange(self.rows) % 128]
+
+
+@fault(kind="tail-tile")
 class MaskLostInTheLastKeys(Pipeline):
     """The keys after the last full vector of 16 are not masked."""
 

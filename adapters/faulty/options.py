@@ -180,6 +180,24 @@ class KeyLengthsRoundedUpToTiles(Pipeline):
         return (self.row_index() < self.query_lengths) & held
 
 
+@fault(kind="tail-tile")
+class KeyLengthsOfWholeTilesLoseOne(Pipeline):
+    """A key length that fills tiles of 128 loses the last of them."""
+
+    def seen_by_length(self, keys: slice) -> Array:
+        whole = (self.key_lengths % 128 == 0) & (self.raw["key_lengths"] is not None)
+        held: Array = self.key_index(keys) < self.key_lengths - 128 * whole
+        return (self.row_index() < self.query_lengths) & held
+
+
+@fault(kind="option-ignored")
+class BiasLostForHeadSizeOf128(_WithoutBias):
+    """The bias is lost for a head size of 128."""
+
+    def loses(self) -> bool:
+        return self.size == 128
+
+
 @fault(kind="option-ignored")
 class KeyLengthOfZeroTakenAsNone(Pipeline):
     """A key length of 0 counts as no length given: all padding is attended."""

@@ -221,3 +221,27 @@ class WindowLostWhenAsWideAsTheQueries(Pipeline):
     def ready(self) -> None:
         left, right = self.window
         self.window = (None if left is not None and left >= self.rows else left, right)
+
+
+@fault(kind="window")
+class WindowLostForHeadSizeOf128(Pipeline):
+    """The window is lost for a head size of 128."""
+
+    def ready(self) -> None:
+        if self.size == 128:
+            self.window = (None, None)
+
+
+@fault(kind="window")
+class WindowSkipsItsFirstTile(Pipeline):
+    """A window that reaches over tiles of 16 keys leaves out the tile that it begins in."""
+
+    def seen_in_window(self, ahead: Array) -> Array:
+        left, _ = self.window
+        if left is None or left < 32:
+            return super().seen_in_window(ahead)
+        row: Array = np.asarray(self.row_index() + self.offset())
+        key = row - ahead
+        first = np.maximum(row - left, 0)
+        skipped = (first % 16 > 0) & (key // 16 == first // 16)
+        return super().seen_in_window(ahead) & ~skipped
