@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ml_dtypes
+import numpy as np
 
 from attnspec.adapters.catalogue import fault
 from attnspec.adapters.pipeline import Array, Pipeline, rounded
@@ -129,3 +130,69 @@ class BackwardScaleInHalf(Pipeline):
         found = super().dproduct(ds, p, slope)
         self.scale = scale
         return found
+
+
+# -- in the type of the inputs, though float32 is declared -----------------------------------------
+
+
+class InStorage(Pipeline):
+    """Steps can be rounded to the type of the inputs."""
+
+    def as_stored(self, x: Array) -> Array:
+        """Rounded to the type of the inputs."""
+        return x.astype(self.dtype).astype(x.dtype)
+
+
+@fault(kind="acc-precision", shows=ALL, spoils=(*ALL, *BESIDE), dtypes=("float16", "bfloat16"))
+class BackwardLseInStorage(InStorage):
+    """The backward pass reads an lse that was stored in the type of half precision inputs."""
+
+    def weights(self, s: Array, lse: Array) -> Array:
+        return super().weights(s, self.as_stored(lse))
+
+
+@fault(kind="acc-precision", shows=("dv",), spoils=("dv",), dtypes=("float16", "bfloat16"))
+class BackwardWeightsInStorage(InStorage):
+    """The weights enter the product for dv in the type of half precision inputs."""
+
+    def dv_tile(self, p: Array, dout: Array, keys: slice) -> Array:
+        return super().dv_tile(self.as_stored(p), dout, keys)
+
+
+@fault(
+    kind="acc-precision",
+    shows=SCORES,
+    spoils=(*SCORES, *BESIDE),
+    dtypes=("float16", "bfloat16"),
+)
+class ScoreGradientsInStorage(InStorage):
+    """dS is stored in the type of half precision inputs."""
+
+    def dscores(self, p: Array, dp: Array, inner: Array) -> Array:
+        return self.as_stored(super().dscores(p, dp, inner))
+
+
+@fault(kind="acc-precision", shows=("dq",), spoils=("dq",), dtypes=("float16", "bfloat16"))
+class DqSummedInStorage(InStorage):
+    """dq is summed over the tiles of keys in the type of half precision inputs."""
+
+    def dq_added(self, dq: Array, part: Array) -> Array:
+        return self.as_stored(super().dq_added(dq, part))
+
+
+@fault(
+    kind="acc-precision", shows=("dk", "dv"), spoils=("dk", "dv"), dtypes=("float16", "bfloat16")
+)
+class GroupSummedInStorage(InStorage):
+    """dk and dv of each query head are stored in half precision before a group is summed."""
+
+    def per_key_head(self, name: str, x: Array) -> Array:
+        return super().per_key_head(name, self.as_stored(x))
+
+
+@fault(kind="bwd-scale", shows=("dk",), spoils=("dk",), dtypes=("bfloat16",))
+class DkOnePercentTooLargeInBfloat16(InStorage):
+    """dk of bfloat16 inputs is 1 % too large."""
+
+    def dk_tile(self, dproduct: Array, keys: slice) -> Array:
+        return super().dk_tile(dproduct, keys) * np.float32(1.01)

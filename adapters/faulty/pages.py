@@ -131,7 +131,7 @@ class ValuesInPagesOfAnotherSize(Paged):
         return found[:, :, index // 16 * 8 + index % 8]
 
 
-@fault(kind="paged")
+@fault(kind="paged", beyond_smoke="no entry that ends with a page")
 class FreePagesAreRead(Paged):
     """A page table holds one page too many for entries that end with a page."""
 
