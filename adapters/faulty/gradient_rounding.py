@@ -180,16 +180,6 @@ class DqSummedInStorage(InStorage):
         return self.as_stored(super().dq_added(dq, part))
 
 
-@fault(
-    kind="acc-precision", shows=("dk", "dv"), spoils=("dk", "dv"), dtypes=("float16", "bfloat16")
-)
-class GroupSummedInStorage(InStorage):
-    """dk and dv of each query head are stored in half precision before a group is summed."""
-
-    def per_key_head(self, name: str, x: Array) -> Array:
-        return super().per_key_head(name, self.as_stored(x))
-
-
 @fault(kind="bwd-scale", shows=("dk",), spoils=("dk",), dtypes=("bfloat16",))
 class DkOnePercentTooLargeInBfloat16(InStorage):
     """dk of bfloat16 inputs is 1 % too large."""
