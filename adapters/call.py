@@ -26,14 +26,17 @@ from attnspec.adapters.kernel import Kernel
 from attnspec.oracle.formats import FORMATS, Format
 from attnspec.oracle.problem import Problem, ProblemError
 
-__all__ = ["Answer", "CallFailed", "call"]
+__all__ = ["Answer", "CallFailed", "arguments", "call"]
 
 Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What a kernel returned: NumPy arrays by output name, and the inputs that it wrote into."""
+    """What a kernel returned: NumPy arrays by output name, and the inputs that it wrote into.
+
+    `outside k` in `changed` is memory between, before or after the numbers of k.
+    """
 
     outputs: Mapping[str, Array]
     changed: tuple[str, ...] = ()
@@ -61,6 +64,14 @@ def call(kernel: Kernel, problem: Problem, *, want: Iterable[str] = ("out",)) ->
     except BaseException as error:  # SystemExit, and pytest.skip, which would count as a pass
         message = f"{type(error).__name__}: {_first_line(error)}{_hint(kernel)}"
         raise CallFailed("error", message, traceback.format_exc()) from error
+
+
+def arguments(
+    kernel: Kernel, problem: Problem, want: Iterable[str]
+) -> tuple[Mapping[str, Array], Mapping[str, Any]]:
+    """What a call gives the kernel: the arrays by name, cotangents included, and plain options."""
+    question = _Question.of(kernel, problem, tuple(want))
+    return question.given, question.plain
 
 
 # -- the call ------------------------------------------------------------------------------------
@@ -101,10 +112,12 @@ class _Question:
 
     def ask(self) -> Answer:
         arrays = {n: self.bridge.put(a, self.kernel.device) for n, a in self.given.items()}
+        before = {n: self.bridge.digest(a) for n, a in arrays.items()}
         outputs = self._answers(arrays)
         kept = {name: self.bridge.get(outputs[name]) for name in self.wanted}
-        changed = [n for n, a in arrays.items() if not _same(self.bridge.get(a), self.given[n])]
-        return Answer(kept, tuple(changed))
+        changed = [n for n, a in arrays.items() if self.bridge.digest(a) != before[n]]
+        inside = {n for n in changed if not _same(self.bridge.get(arrays[n]), self.given[n])}
+        return Answer(kept, tuple(n if n in inside else f"outside {n}" for n in changed))
 
     def _answers(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         gradients = gradients_of(self.wanted)

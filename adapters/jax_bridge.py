@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from importlib import import_module
 from typing import Any
@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from attnspec.adapters.frameworks import uninstalled
+from attnspec.adapters.frameworks import digest, litter, uninstalled
 
 __all__ = ["BRIDGE", "JaxBridge"]
 
@@ -21,6 +21,7 @@ class JaxBridge:
     """See `attnspec.adapters.frameworks.Bridge`."""
 
     array = "JAX array"
+    strides = "none"
 
     def missing(self, device: str) -> str | None:
         """The processor needs JAX alone; anything else is looked for."""
@@ -50,6 +51,18 @@ class JaxBridge:
         import jax
 
         return jax.device_put(np.array(array, order="C"), jax.devices(device)[0])
+
+    def digest(self, value: Any) -> bytes:
+        """Of the array alone: what lies around it is not to be seen."""
+        return digest(self.get(value))
+
+    def litter(self, shapes: Iterable[tuple[int, ...]], dtype: str, device: str) -> None:
+        """See `Bridge.litter`."""
+        import jax
+        import jax.numpy as jnp
+
+        place = jax.devices(device)[0]
+        litter(lambda shape: jax.device_put(jnp.full(shape, jnp.nan, dtype), place), shapes)
 
     def get(self, value: Any) -> Array:
         """A NumPy copy."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
 
@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import numpy.typing as npt
 
-from attnspec.adapters.frameworks import NoGradient, private_copy, uninstalled
+from attnspec.adapters.frameworks import NoGradient, digest, litter, private_copy, uninstalled
 
 __all__ = ["BRIDGE", "TorchBridge"]
 
@@ -23,6 +23,7 @@ class TorchBridge:
     """See `attnspec.adapters.frameworks.Bridge`."""
 
     array = "torch tensor"
+    strides = "positive"
 
     def missing(self, device: str) -> str | None:
         """The processor needs torch alone; anything else is looked for."""
@@ -58,6 +59,19 @@ class TorchBridge:
         tensor = tensor.view(torch.bfloat16) if array.dtype == BFLOAT16 else tensor
         steps = [stride // array.itemsize for stride in strides]
         return tensor.as_strided(array.shape, steps, offset)
+
+    def digest(self, value: Any) -> bytes:
+        """Of the whole storage that the tensor is a view of."""
+        value = value.detach()
+        count = value.untyped_storage().nbytes() // value.element_size()
+        return digest(self.get(value.as_strided((count,), (1,), 0)))
+
+    def litter(self, shapes: Iterable[tuple[int, ...]], dtype: str, device: str) -> None:
+        """See `Bridge.litter`."""
+        import torch
+
+        kind = getattr(torch, dtype)
+        litter(lambda shape: torch.full(shape, torch.nan, dtype=kind, device=device), shapes)
 
     def get(self, value: Any) -> Array:
         """A contiguous NumPy copy, from any device."""

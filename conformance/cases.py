@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from attnspec.conformance.case import Case, Shape, has_gradients, parse_settings
+from attnspec.conformance.contracts import CONTRACTS
 from attnspec.conformance.inputs import FAMILIES
 from attnspec.conformance.options import OPTIONS
 from attnspec.oracle.problem import OUTPUTS
@@ -53,6 +54,7 @@ TILE_EDGES = (
     *((31, 33), (32, 32), (33, 31), (63, 65), (64, 64), (65, 63), (127, 129), (128, 128)),
     *((129, 127), (255, 257), (256, 256), (257, 255), (0, 5), (5, 0)),
 )
+HALF_TILES = (48, 96, 192)  # keys: half of a last tile of 32, 64 and 128
 HEAD_SIZES = ((1, 1), (3, 3), (8, 8), (80, 80), (96, 96), (127, 127), (128, 128), (129, 129))
 LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
@@ -61,9 +63,9 @@ SPECIALISED = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128))
 
 
 def chapter_of(claim: str) -> str:
-    """The chapter of the spec that a claim stands in; `contract` for what every call must keep."""
-    if claim not in CLAIMS:
-        return "contract"
+    """The chapter of the spec that a claim stands in, or the topic of a contract."""
+    if claim in CONTRACTS:
+        return CONTRACTS[claim].topic
     return CLAIMS[claim].check.__module__.rpartition(".")[2].replace("_", " ")
 
 
@@ -90,6 +92,8 @@ def needs(claim: str) -> tuple[str, ...]:
     """What a kernel must offer for a claim to be asked: options, a gradient, or "gradients"."""
     if claim in CLAIMS:
         return CLAIMS[claim].options
+    if claim in CONTRACTS:
+        return CONTRACTS[claim].needs
     needed = {"lse": ("return_lse",)} | {name: (name,) for name in OUTPUTS if name[0] == "d"}
     return needed.get(claim, ())
 
@@ -153,6 +157,8 @@ def _lengths(level: str, options: Collection[str]) -> Iterator[Case]:
     if level != "smoke":
         yield Case("positive", Shape(1, 1, 1, 8, 2048, 32, 32))
         yield Case("uniform", Shape(1, 1, 1, 4, 4099, 16, 16))
+        for keys in HALF_TILES:
+            yield Case("negative", Shape(1, 2, 2, 9, keys, 16, 16))
     if level == "full":
         yield Case("uniform", Shape(1, 1, 1, 2, 65536, 8, 8))
         yield Case("positive", Shape(1, 1, 1, 2, 65536, 8, 8))

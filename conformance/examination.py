@@ -7,13 +7,32 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from attnspec.conformance import test_contract, test_properties, test_reference
+from attnspec.conformance import (
+    test_contract,
+    test_cotangents,
+    test_layouts,
+    test_poison,
+    test_properties,
+    test_reference,
+    test_repetition,
+)
 from attnspec.conformance.case import Case
 from attnspec.conformance.question import Question
 from attnspec.conformance.session import Session
 from attnspec.conformance.verdict import Verdict
 
 __all__ = ["Check", "checks", "examine", "question_of", "questions"]
+
+
+MODULES = (
+    test_reference,
+    test_properties,
+    test_contract,
+    test_layouts,
+    test_poison,
+    test_repetition,
+    test_cotangents,
+)
 
 
 @dataclass(frozen=True)
@@ -28,7 +47,7 @@ class Check:
 def checks() -> Mapping[str, Check]:
     """The check of every claim, from the marks of the tests."""
     found: dict[str, Check] = {}
-    for module in (test_reference, test_properties, test_contract):
+    for module in MODULES:
         for name, test in vars(module).items():
             for mark in getattr(test, "pytestmark", ()) if name.startswith("test_") else ():
                 found |= dict.fromkeys(mark.args, Check(test, mark.kwargs["cases"]))

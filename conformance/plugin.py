@@ -112,13 +112,16 @@ def pytest_report_header(config: pytest.Config) -> list[str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Turn each marked test into its questions: type by type, case by case, all implementations."""
-    marker = metafunc.definition.get_closest_marker("attnspec")
-    if marker is None:
+    markers = list(metafunc.definition.iter_markers("attnspec"))
+    if not markers:
         return
     session = metafunc.config.stash.get(SESSION, None)
+    questions: list[Question] = []
     if session is None:
         metafunc.config.stash[FORGOTTEN] = True
-    questions = [] if session is None else session.questions(*marker.args, **marker.kwargs)
+    else:
+        for marker in markers:
+            questions += session.questions(*marker.args, **marker.kwargs)
     metafunc.parametrize("question", questions, ids=[f"{q.impl}-{q.id}" for q in questions])
 
 

@@ -1,38 +1,32 @@
-"""What every call must keep, whatever it computes: inputs, layouts, repetition, hidden slots."""
+"""What every call must keep, whatever it computes: its inputs, its sizes, its memory."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-import numpy as np
 import pytest
 
 from attnspec.adapters import CallFailed
 from attnspec.conformance.case import Case, Shape, parse_settings
-from attnspec.conformance.cases import OPTION, SMALL, Turn
+from attnspec.conformance.cases import Turn
 from attnspec.conformance.judge import Finding
 from attnspec.conformance.memory import LIMITS, exponent, extra_memory
 from attnspec.conformance.question import Question
-from attnspec.oracle.problem import Problem
+from attnspec.conformance.trials import EVERY, asked_under, right, wanted
 
-HIDING = ("causal", "mask:full", "bias:neg-inf", "window:both", "key_lengths:ragged")
+BESIDE = (*EVERY, "softcap:tight", "mask:empty-rows")
 
 GROWN = Shape(1, 1, 1, 4096, 4096, 64, 64)  # n × n numbers are 64 MB, the operands a megabyte each
 
-
-def _plain(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
-    return [Case("normal", SMALL), Case("large", SMALL)][: 1 if level == "smoke" else 2]
-
-
-def _every_option(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
-    texts = ("", *HIDING, "bias:full", "sinks:normal", "alibi:standard", "gqa:grouped")
-    chosen = [parse_settings(text) for text in texts]
-    return [Case("normal", OPTION, s) for s in chosen if {name for name, _ in s} <= set(options)]
-
-
-def _hiding(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
-    chosen = [parse_settings(text) for text in HIDING]
-    return [Case("normal", OPTION, s) for s in chosen if {name for name, _ in s} <= set(options)]
+NONE, ONE = Shape(1, 2, 2, 3, 0, 4, 4), Shape(1, 1, 1, 1, 1, 1, 1)
+DEGENERATE = (
+    *(ONE, NONE, Shape(2, 2, 2, 0, 5, 4, 4), Shape(1, 1, 1, 0, 0, 1, 1)),
+    *(Shape(2, 1, 1, 5, 1, 8, 8), Shape(1, 2, 2, 1, 5, 1, 8), Shape(1, 2, 2, 6, 5, 8, 1)),
+)
+VARIANTS = (
+    *("", "causal", "window:self", "mask:full", "mask:empty-rows", "bias:full", "softcap:tight"),
+    *("sinks:normal", "alibi:standard", "key_lengths:zero", "query_lengths:ragged", "gqa:grouped"),
+)
 
 
 def _growing(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
@@ -44,61 +38,54 @@ def _growing(claim: str, *, level: str, options: Collection[str], turn: Turn) ->
     return cases if level == "full" and "causal" in options else cases[:1]
 
 
-@pytest.mark.attnspec("inputs-unchanged", cases=_every_option)
+def _degenerate(claim: str, *, level: str, options: Collection[str], turn: Turn) -> list[Case]:
+    """Each size under each option; at level standard the types share them."""
+    if level == "smoke":
+        return [Case("normal", ONE), Case("normal", NONE)]
+    found = asked_under(*VARIANTS, shapes=DEGENERATE)(
+        claim, level=level, options=options, turn=turn
+    )
+    dtype, dtypes = turn
+    return found if level == "full" else found[dtypes.index(dtype) :: len(dtypes)]
+
+
+@pytest.mark.attnspec("inputs-unchanged", cases=asked_under(*EVERY, smoke=len(EVERY)))
 def test_inputs_unchanged(question: Question) -> None:
-    """A call leaves every input as it was, bit for bit."""
-    changed = question.call(question.problem).changed
-    what = f"the call wrote into {', '.join(changed)}"
+    """A call leaves every input as it was, and the memory around it, bit for bit."""
+    _leaves_alone(question, ("out",))
+
+
+@pytest.mark.attnspec(
+    "inputs-unchanged-by-gradients", cases=asked_under("", "bias:full", "mask:full", "gqa:grouped")
+)
+def test_inputs_unchanged_by_gradients(question: Question) -> None:
+    """A backward pass leaves inputs and cotangents as they were."""
+    _leaves_alone(question, wanted(question))
+
+
+def _leaves_alone(question: Question, want: tuple[str, ...]) -> None:
+    changed = question.call(question.problem, want=want).changed
+    places = [name if name.startswith("outside") else f"into {name}" for name in changed]
+    what = f"the call wrote {', '.join(places)}"
     question.note(Finding(float("inf") if changed else 0.0, "exact", (), what))
 
 
-@pytest.mark.attnspec("same-bits-again", cases=_every_option)
-def test_same_bits_again(question: Question) -> None:
-    """The same call gives the same bits, where the kernel declares so."""
-    if not question.kernel.deterministic:
-        raise CallFailed("not claimed", "declared deterministic=False")
-    first = question.ask(question.problem)["out"]
-    question.ask(question.problem.replace(q=question.problem.q[..., ::-1].copy()))
-    question.same(question.ask(question.problem)["out"], first, what="the second run")
-
-
-@pytest.mark.attnspec("layout-q", "layout-k", "layout-v", cases=_plain)
-def test_layout(question: Question) -> None:
-    """The memory layout of one operand does not change the result beyond rounding."""
-    problem, name = question.problem, question.claim.removeprefix("layout-")
-    array = getattr(problem, name)
-    within = 2 * question.allowance(problem)
-    expected = question.ask(problem)["out"]
-    wide = np.zeros((*array.shape[:3], 2 * array.shape[3]), dtype=array.dtype)
-    wide[..., ::2] = array
-    layouts = {
-        "(B, N, H, D) in memory": np.ascontiguousarray(array.swapaxes(1, 2)).swapaxes(1, 2),
-        "(B, H, D, N) in memory": np.ascontiguousarray(array.swapaxes(2, 3)).swapaxes(2, 3),
-        "every second number of a wider array": wide[..., ::2],
-    }
-    for layout, strided in layouts.items():
-        out = question.ask(problem.replace(**{name: strided}))["out"]
-        question.close(out, expected, within, what=f"{name} laid out as {layout}")
-
-
-@pytest.mark.attnspec("hidden-nan", cases=_hiding)
-def test_hidden_nan(question: Question) -> None:
-    """NaN and Inf in slots that a row does not see are harmless to it, where that is claimed."""
-    if not question.kernel.hidden_nan:
-        raise CallFailed("not claimed", "declared hidden_nan=False")
+@pytest.mark.attnspec("out-beside-lse", "out-beside-gradients", cases=asked_under(*BESIDE))
+def test_out_beside(question: Question) -> None:
+    """The output as it comes with lse, or with gradients: often by another route than alone."""
     problem = question.problem
-    expected, within = question.ask(problem)["out"], 2 * question.allowance(problem)
-    seen = _visible(problem)
-    for key in (0, problem.key_count // 2, problem.key_count - 1):
-        rows = ~seen[..., key]  # of the rows, those that do not see this key
-        if not rows.any():
-            continue
-        for poison in (np.nan, np.inf, -np.inf):
-            k, v = problem.k.copy(), problem.v.copy()
-            k[:, :, key], v[:, :, key] = poison, poison
-            out = question.ask(problem.replace(k=k, v=v))["out"]
-            what = f"{poison} in key and value {key}, in a row that does not see them"
-            question.close(out[rows], expected[rows], within[rows], what=what)
+    beside = ("lse",) if question.claim == "out-beside-lse" else wanted(question)
+    out = question.ask(problem, want=("out", *beside))["out"]
+    right(question, problem, {"out": out}, what=f"beside {', '.join(beside)}")
+
+
+@pytest.mark.attnspec("degenerate-sizes", cases=_degenerate)
+def test_degenerate_sizes(question: Question) -> None:
+    """With nothing, or one of a thing: the output, lse and gradients that are claimed."""
+    problem, lse = question.problem, ("lse",) * ("return_lse" in question.kernel.options)
+    for want in (("out", *lse), question.gradients()):
+        if want:
+            right(question, problem, question.ask(problem, want=want), what="a degenerate size")
 
 
 @pytest.mark.attnspec("memory-grows-as-declared", cases=_growing)
@@ -115,9 +102,3 @@ def test_memory(question: Question) -> None:
     sizes = ", ".join(str(keys) for keys in extra)
     what = f"declared {declared}, but n = {sizes} takes {taken} MiB: n^{grown:.2f}"
     question.note(Finding(max(0.0, grown / limit), "exact", (), what))
-
-
-def _visible(problem: Problem) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Which keys each row sees: (B, Hq, Nq, Nk)."""
-    shape = (problem.batch, problem.query_heads, problem.query_count, problem.key_count)
-    return np.array([head.visible for head in problem.heads()]).reshape(shape)

@@ -103,15 +103,14 @@ def take_queries(problem: Problem, index: Index) -> Problem:
 
 def take_batch(problem: Problem, index: Index) -> Problem:
     """The batch entries at `index`."""
-    lengths = problem.key_lengths
+    fields = {name: getattr(problem, name) for name in ("key_lengths", "query_lengths", "dout")}
     return problem.replace(
         q=problem.q[index],
-        dout=None,
         k=problem.k[index],
         v=problem.v[index],
         mask=_take(problem.mask, index, axis=-4),
         bias=_take(problem.bias, index, axis=-4),
-        key_lengths=None if lengths is None else lengths[index],
+        **{name: None if x is None else x[index] for name, x in fields.items()},
     )
 
 
