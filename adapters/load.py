@@ -30,7 +30,7 @@ from attnspec.adapters.catalogue import CATALOGUES, catalogue
 from attnspec.adapters.frameworks import uninstalled
 from attnspec.adapters.kernel import Kernel, KernelError, as_kernel
 
-__all__ = ["LoadError", "load", "registered"]
+__all__ = ["LoadError", "bound_name", "load", "load_fresh", "registered"]
 
 GROUP = "attnspec.adapters"
 
@@ -49,6 +49,22 @@ def load(spec: str) -> Kernel:
     if reason := kernel.available():
         raise LoadError(f"{spec}: {reason}")
     return kernel
+
+
+def load_fresh(spec: str) -> Kernel:
+    """The same, remembering nothing of earlier calls: a file is executed anew. Raises `LoadError`.
+
+    A module that is imported by name stays as it is.
+    """
+    if file := re.fullmatch(r"(.+\.py)(?::(\w+))?", spec):
+        sys.modules.pop(_module_name(Path(file[1]).resolve()), None)
+    return load(spec)
+
+
+def bound_name(path: Path) -> str:
+    """The name of the only kernel of a file that has been loaded."""
+    module = _execute(path.resolve())
+    return next(iter(_kernels(module) or _functions(module)))
 
 
 def registered() -> dict[str, str | None]:
@@ -150,7 +166,7 @@ def _from_file(path: Path, name: str | None) -> Any:
 
 def _execute(path: Path) -> ModuleType:
     """The user's file as a module, once a process: libraries may register their operators once."""
-    name = f"attnspec_impl_{abs(hash(str(path)))}_{path.stem}"
+    name = _module_name(path)
     if name in sys.modules:
         return sys.modules[name]
     if str(path.parent) not in sys.path:
@@ -166,6 +182,10 @@ def _execute(path: Path) -> ModuleType:
         del sys.modules[name]
         raise LoadError(f"{_where(error, path)}: {_said(error)}") from None
     return module
+
+
+def _module_name(path: Path) -> str:
+    return f"attnspec_impl_{abs(hash(str(path)))}_{path.stem}"
 
 
 def _where(error: BaseException, path: Path) -> str:

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
-from attnspec.conformance import selftest_command
+from attnspec.conformance import selftest_command, shrink_command
 from attnspec.spec.claim import all_claims
 from attnspec.spec.evidence import examine, render
 from attnspec.spec.evidence.examine import Finding
@@ -67,6 +67,9 @@ def _parser() -> argparse.ArgumentParser:
     judged = commands.add_parser("selftest", help="judge the suite on faults that it must catch")
     selftest_command.add_arguments(judged)
     judged.set_defaults(run=_selftest)
+    shrunk = commands.add_parser("shrink", help="make a failing case small, as a script by itself")
+    shrink_command.add_arguments(shrunk)
+    shrunk.set_defaults(run=_shrink)
     return parser
 
 
@@ -159,6 +162,13 @@ def _selftest(options: argparse.Namespace, console: Console) -> int:
         return selftest_command.selftest(options, console)
     except selftest_command.SelftestError as mistake:
         raise _UsageError(f"selftest: {mistake}") from None
+
+
+def _shrink(options: argparse.Namespace, console: Console) -> int:
+    try:
+        return shrink_command.shrink_command(options, console)
+    except shrink_command.ShrinkError as mistake:
+        raise _UsageError(f"shrink: {mistake}") from None
 
 
 def _document(options: argparse.Namespace, console: Console) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import math
 import re
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from io import StringIO
@@ -85,7 +86,8 @@ def summary(
         of_impl = [verdict for verdict in verdicts if verdict.impl == impl]
         missing = (unjudged or {}).get(impl, ())
         for cause in (causes or {}).get(impl, ()):
-            console.print(Text(cause), soft_wrap=True)
+            style = "" if cause.startswith(" ") else "bold"
+            console.print(Text(cause, style=style), soft_wrap=True)
         line = _conclusion(impl, of_impl, finished=finished, missing=missing)
         console.print(line, soft_wrap=True)
         for note in (notes or {}).get(impl, ()):
@@ -235,7 +237,19 @@ def _explanation(verdict: Verdict) -> Text:
         lines.append(f"{number}{much}: {RULES[verdict.rule]}")
     if verdict.status == "fail" and (violated := _violated(verdict.claim)):
         lines.append(violated)
-    return Text("".join(f"{' ' * INDENT}{line}\n" for line in (*lines, verdict.reproduce)))
+    lines += [verdict.reproduce, *_shrinking(verdict)]
+    return Text("".join(f"{' ' * INDENT}{line}\n" for line in lines))
+
+
+def _shrinking(verdict: Verdict) -> Iterator[str]:
+    """The command that makes the case small; there is none where no call is to blame."""
+    if verdict.status not in ("fail", "error") or verdict.claim == "memory-grows-as-declared":
+        return
+    seed = re.search(r" --attn-seed=(\d+)", verdict.reproduce)
+    chosen = f" --seed={seed[1]}" if seed else ""
+    impl = shlex.quote(verdict.impl)
+    case = shlex.quote(f"{verdict.claim}/{verdict.dtype}/{verdict.case}")
+    yield f"attnspec shrink --impl={impl}{chosen} --case={case}"
 
 
 def _violated(claim: str) -> str:
