@@ -23,21 +23,21 @@ class _FiniteStandIn(Pipeline):
 
 
 @fault(kind="mask-neginf", shows=("out", "lse", ZERO, LSE))
-class HiddenScoresAreMinus1e4(_FiniteStandIn):
+class HiddenScoresAreMinusTenThousand(_FiniteStandIn):
     """Hidden scores are -1e4."""
 
 
 @fault(
     kind="mask-neginf", shows=("out", "lse", ZERO, LSE), reports=("flashinfer-ai/flashinfer#4452",)
 )
-class HiddenScoresAreMinus5e4(_FiniteStandIn):
+class HiddenScoresAreMinusFiftyThousand(_FiniteStandIn):
     """Hidden scores are -5e4."""
 
     stand_in = -5e4
 
 
 @fault(kind="mask-neginf", shows=("out", "lse", ZERO, LSE))
-class HiddenScoresAreMinus1e30(_FiniteStandIn):
+class HiddenScoresAreHugeNegatives(_FiniteStandIn):
     """Hidden scores are -1e30: a row that sees nothing is the mean of all values."""
 
     stand_in = -1e30
@@ -52,7 +52,7 @@ class HiddenScoresAreTheSmallestNumber(Pipeline):
 
 
 @fault(kind="mask-neginf", shows=("out", "lse", ZERO), reports=("microsoft/onnxruntime#14363",))
-class HiddenScoresStackMinus1e4(Pipeline):
+class HiddenScoresStackTenThousands(Pipeline):
     """Causality, mask and lengths each add -1e4 to the score that they hide."""
 
     def scores(self, keys: slice) -> tuple[Array, Array | float]:
@@ -91,7 +91,7 @@ class BiasOfMinusInfinityIsClamped(Pipeline):
 
 
 @fault(kind="mask-neginf")
-class BiasBelowMinus1e4Hides(Pipeline):
+class BiasBelowMinusTenThousandHides(Pipeline):
     """A finite bias below -1e4 hides its key, as if it were -inf."""
 
     def seen_by_bias(self, keys: slice) -> Array:
@@ -99,13 +99,13 @@ class BiasBelowMinus1e4Hides(Pipeline):
 
 
 @fault(kind="mask-neginf", reports=("pytorch/pytorch#110213",))
-class FiniteBiasOverflowsToMinusInfinity(Pipeline):
-    """A very negative finite bias overflows to -inf in the units of the kernel's exponential."""
+class FiniteBiasOverflowsInHalf(Pipeline):
+    """A bias is multiplied by log2(e) in float16: a very negative finite one becomes -inf."""
 
     def seen_by_bias(self, keys: slice) -> Array:
         if self.bias is None:
             return np.asarray(True)
-        return ~np.isneginf(self.bias[..., keys] * np.float32(4 / np.log(2)))
+        return ~np.isneginf((self.bias[..., keys] * np.log2(np.e)).astype(np.float16))
 
 
 @fault(

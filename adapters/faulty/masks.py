@@ -76,7 +76,7 @@ class MaskStartsAgainEverySixtyFourKeys(Pipeline):
 
 
 @fault(kind="tail-tile")
-class MaskStartsAgainEvery128Rows(Pipeline):
+class MaskRowsStartAgain(Pipeline):
     """Row i reads the mask of row i mod 128."""
 
     def ready(self) -> None:

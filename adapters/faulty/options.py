@@ -191,7 +191,7 @@ class KeyLengthsOfWholeTilesLoseOne(Pipeline):
 
 
 @fault(kind="option-ignored")
-class BiasLostForHeadSizeOf128(_WithoutBias):
+class BiasLostForLargeHeads(_WithoutBias):
     """The bias is lost for a head size of 128."""
 
     def loses(self) -> bool:

@@ -224,7 +224,7 @@ class WindowLostWhenAsWideAsTheQueries(Pipeline):
 
 
 @fault(kind="window")
-class WindowLostForHeadSizeOf128(Pipeline):
+class WindowLostForLargeHeads(Pipeline):
     """The window is lost for a head size of 128."""
 
     def ready(self) -> None:
