@@ -32,7 +32,7 @@ class DeclaresNanForEmptyRows(Pipeline):
     declares: ClassVar[Mapping[str, Any]] = {"masked_row": "nan"}
 
 
-@fault(kind="contract", shows=("lse",), spoils=("lse",), dtypes=("float16",))
+@fault(kind="contract", shows=("lse",), dtypes=("float16",))
 class DeclaresLseInStorage(Pipeline):
     """lse is declared to have the type of the inputs but has that of the sums."""
 
