@@ -30,7 +30,7 @@ from attnspec.conformance.diagnosis_places import places
 from attnspec.conformance.localisation import Separation, separation, spoilt_outputs
 from attnspec.conformance.verdict import Verdict
 
-__all__ = ["Diagnosis", "Findings", "Suspect", "diagnose", "examined"]
+__all__ = ["Diagnosis", "Findings", "Suspect", "diagnose", "examined", "quietly"]
 
 WIDTH = 100
 QUESTIONS = 12
@@ -168,12 +168,17 @@ def diagnose(kernel: Kernel, verdicts: Sequence[Verdict], *, seed: int, impl: st
     """The diagnosis from the verdicts on one implementation; it never raises."""
     try:
         own = [verdict for verdict in verdicts if verdict.impl == impl]
-        with np.errstate(all="ignore"), warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return examined(kernel, own, seed=seed).diagnosis()
+        return quietly(kernel, own, seed=seed).diagnosis()
     except Exception as error:
         first = (str(error).strip().splitlines() or ["no message"])[0]
         return Diagnosis(trouble=f"{type(error).__name__}: {first}")
+
+
+def quietly(kernel: Kernel, verdicts: Sequence[Verdict], *, seed: int) -> Findings:
+    """What is found out from the verdicts, without warnings of faults that overflow."""
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return examined(kernel, verdicts, seed=seed)
 
 
 # -- looking ---------------------------------------------------------------------------------------
@@ -223,7 +228,9 @@ class Findings:
         overlap = sum(like.overlap for like in found) / max(1, len(found))
         fraction = max((like.fraction for like in found if like.way == "numbers"), default=0.0)
         score = explained + 0.3 * overlap + 0.2 * consistency(one.fault, self.verdicts)
-        score -= 0.5 * refuted / max(1, len(right)) + 0.05 * min(1.0, fraction)
+        by_numbers = sum(like.way == "numbers" for like in found) > len(found) / 2
+        score -= (0.5 if by_numbers else 1.0) * refuted / max(1, len(right))
+        score -= 0.05 * min(1.0, fraction)
         fault = one.fault
         return Suspect(
             name=fault.name,

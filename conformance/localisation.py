@@ -100,6 +100,7 @@ def separation(verdicts: Sequence[Verdict]) -> Separation | None:
     if best is None:
         return None
     words, held = best
+    words += _examples(words, [v for v, one in zip(judged, failed, strict=True) if one])
     return Separation(
         words=words,
         held_by=int((held & failed).sum()),
@@ -132,6 +133,17 @@ def _best(
                 words = " and ".join(names[i] for i in chosen)
                 found = (worth, words, held)
     return None if found is None else found[1:]
+
+
+def _examples(words: str, failed: Sequence[Verdict]) -> str:
+    """The few lengths that stand behind a remainder, which they alone do not fix."""
+    if " mod " not in words and " multiple " not in words:
+        return ""
+    shapes = [Case.parse(v.case).shape for v in failed]
+    name = "Nk" if "Nk" in words else "Nq" if "Nq" in words else "D"
+    of = {"Nk": "keys", "Nq": "queries", "D": "size"}[name]
+    found = sorted({getattr(shape, of) for shape in shapes})
+    return f" ({name} {', '.join(map(str, found))})" if len(found) <= 4 else ""
 
 
 # -- what a question is made of --------------------------------------------------------------------

@@ -41,6 +41,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--json", type=Path, metavar="FILE", help="write everything to this file")
     add("--list", action="store_true", help="only name what would be asked")
     add("--conforming", action="store_true", help="implementations that may raise no alarm")
+    add(
+        "--diagnosis",
+        action="store_true",
+        help="how often the cause of a failure is named, from verdicts at level smoke",
+    )
 
 
 def _natural(text: str) -> int:
@@ -64,6 +69,12 @@ def selftest(options: argparse.Namespace, console: Console) -> int:
     if options.list:
         report.print_entries(console, asked)
         return 0
+    if options.diagnosis:
+        from attnspec.conformance.diagnosis_score import print_scores
+
+        names = [entry.name for entry in asked]
+        workers = max(1, options.workers)
+        return print_scores(console, names, seed=options.seed or 0, workers=workers)
     plan = Plan(
         word="conforming" if options.conforming else "faulty",
         level=options.level,

@@ -1,0 +1,181 @@
+"""What a wrong kernel does instead: named where a known fault does the same, and only there."""
+
+from __future__ import annotations
+
+from functools import cache
+from types import MappingProxyType
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from attnspec.adapters import kernel, load
+from attnspec.adapters.catalogue import catalogue
+from attnspec.conformance import diagnosis as module
+from attnspec.conformance.case import Case, parse_settings
+from attnspec.conformance.cases import OPTION, SMALL, Shape
+from attnspec.conformance.diagnosis import Diagnosis, diagnose, examined
+from attnspec.conformance.diagnosis_candidates import consistency
+from attnspec.conformance.diagnosis_evidence import chosen, cost
+from attnspec.conformance.examination import examine
+from attnspec.conformance.question import Question
+
+FAULTS = (
+    *("causal-top-left", "causal-sees-the-next-token", "causal-reversed", "scale-by-head-size"),
+    *("scale-missing", "dk-without-scale", "scale-one-percent-off"),
+)
+
+CASES = (
+    *(Case("normal", Shape(1, 2, 2, n, m, 16, 16)) for n, m in ((9, 17), (16, 16), (17, 9))),
+    *(
+        Case("normal", Shape(1, 2, 2, n, m, 16, 16), parse_settings("causal"))
+        for n, m in ((9, 17), (16, 16), (17, 9))
+    ),
+    *(Case("normal", OPTION, parse_settings(text)) for text in ("", "causal")),
+    Case("needle", SMALL),
+)
+
+
+def verdicts_of(one, claims=("out",), cases=CASES):
+    """The verdicts of a few questions, without the suite's own choice of them."""
+    found = []
+    for claim in claims:
+        for case in cases:
+            question = Question("mine", one, claim, one.dtypes[0], case, 0)
+            found.append(question.settle(examine(question), reproduce="", seconds=0.0))
+    return found
+
+
+def attention(q, k, v, scale, causal, weights=lambda p: p, top_left=False):
+    s = (q @ k.swapaxes(-1, -2)) * np.float32(scale)
+    rows, keys = s.shape[-2:]
+    if causal:
+        ahead = np.arange(rows)[:, None] - np.arange(keys) + (0 if top_left else keys - rows)
+        s = np.where(ahead >= 0, s, -np.inf)
+    largest = s.max(-1, keepdims=True)
+    p = np.exp(s - np.where(np.isinf(largest), 0, largest))
+    total = p.sum(-1, keepdims=True)
+    return ((weights(p) @ v) / np.where(total == 0, 1, total)).astype(np.float32)
+
+
+@kernel(dtypes=("float32",))
+def top_left(q, k, v, *, scale, causal=False):
+    return attention(q, k, v, scale, causal, top_left=True)
+
+
+@kernel(dtypes=("float32",))
+def scale_by_size(q, k, v, *, scale, causal=False):
+    return attention(q, k, v, scale**2, causal)
+
+
+@kernel(dtypes=("float32",))
+def bfloat16_weights(q, k, v, *, scale, causal=False):
+    return attention(
+        q, k, v, scale, causal, lambda p: p.astype(ml_dtypes.bfloat16).astype(np.float32)
+    )
+
+
+@kernel(dtypes=("float32",))
+def sines(q, k, v, *, scale, causal=False):
+    return np.sin(7 * attention(q, k, v, scale, causal)).astype(np.float32)
+
+
+@cache
+def faults():
+    return MappingProxyType({name: catalogue("faulty")[name] for name in FAULTS})
+
+
+@cache
+def said_of(one):
+    return examined(one, verdicts_of(one), seed=0, faults=faults).diagnosis()
+
+
+@pytest.mark.parametrize("name", ["causal-top-left", "scale-by-head-size", "causal-reversed"])
+def test_a_fault_of_the_catalogue_is_named_number_by_number(name):
+    said = said_of(catalogue("faulty")[name].kernel())
+    assert [one.name for one in said.likely] == [name]
+    assert said.likely[0].ways == {"numbers": said.asked}
+    assert (said.likely[0].fraction, said.likely[0].refuted) == (0.0, 0)
+
+
+@pytest.mark.parametrize(
+    ("one", "name"), [(top_left, "causal-top-left"), (scale_by_size, "scale-by-head-size")]
+)
+def test_a_kernel_of_other_roundings_is_recognised(one, name):
+    said = said_of(one)
+    assert [suspect.name for suspect in said.likely] == [name]
+    assert said.likely[0].fraction < 1
+
+
+def test_gradients_alone():
+    one = catalogue("faulty")["dk-without-scale"].kernel()
+    verdicts = verdicts_of(one, claims=("out", "dq", "dk"))
+    said = examined(one, verdicts, seed=0, faults=faults).diagnosis()
+    assert said.likely[0].name == "dk-without-scale"
+    assert said.outputs == "dk wrong, out, dq right on the same cases"
+    assert "the exact result times 1/scale" in said.places
+
+
+def test_what_no_fault_does_is_unexplained():
+    said = said_of(sines)
+    assert said.likely == ()
+    assert said.lines()[0].startswith("most likely: unexplained: no known fault does this")
+
+
+def test_without_the_fault_itself_it_is_not_claimed():
+    one = catalogue("faulty")["causal-top-left"].kernel()
+    found = examined(one, verdicts_of(one), seed=0, faults=faults)
+    said = found.diagnosis(without=["causal-top-left"])
+    assert said.likely == ()
+    assert said.nearest[0].group == "causality"
+
+
+def test_a_lost_precision_is_named_by_the_arithmetic_that_excuses_it():
+    said = said_of(bfloat16_weights)
+    assert said.as_if == "the probabilities were rounded to bfloat16"
+    assert said.likely == ()
+    assert "as if the probabilities were rounded to bfloat16" in " ".join(said.lines()[:2])
+
+
+def test_a_wrong_result_is_not_excused_by_any_arithmetic():
+    assert said_of(top_left).as_if == ""
+    assert said_of(sines).as_if == ""
+
+
+def test_where_is_found_beside_the_cause():
+    lines = " ".join(said_of(top_left).lines())
+    assert "all 3 failures of out, and none of 6 passes, have causal and Nq != Nk" in lines
+
+
+def test_a_conforming_kernel_has_nothing_to_diagnose():
+    good = load("numpy-flash")
+    assert diagnose(good, verdicts_of(good), seed=0, impl="mine").lines() == []
+
+
+def test_trouble_is_one_line_and_no_traceback(monkeypatch):
+    def broken(*args, **kwargs):
+        raise RuntimeError("out of order\nand more")
+
+    monkeypatch.setattr(module, "examined", broken)
+    said = diagnose(sines, [], seed=0, impl="mine")
+    assert said.lines() == ["no diagnosis: RuntimeError: out of order"]
+
+
+def test_every_line_fits():
+    for one in (top_left, sines, bfloat16_weights, scale_by_size):
+        assert all(len(line) <= 100 for line in said_of(one).lines())
+    assert Diagnosis().lines() == []
+
+
+def test_questions_are_asked_again_from_small_ones_and_of_every_kind():
+    verdicts = verdicts_of(top_left)
+    again = chosen(verdicts, most=4)
+    assert [cost(one) for one in again] == sorted(cost(one) for one in again)
+    assert len({one.case.rpartition("/")[2] for one in again}) == 2
+
+
+def test_claims_that_fail_count_for_the_faults_that_are_known_to_fail_them():
+    one = catalogue("faulty")["dk-without-scale"]
+    other = catalogue("faulty")["causal-top-left"]
+    verdicts = verdicts_of(one.kernel(), claims=("out", "dq", "dk"))
+    assert consistency(one, verdicts) > consistency(other, verdicts)
