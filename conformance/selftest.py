@@ -27,10 +27,13 @@ from attnspec.conformance.report import BAD
 from attnspec.conformance.session import Session
 from attnspec.conformance.verdict import Verdict
 
-__all__ = ["Batch", "Outcome", "Plan", "Run", "asked_at", "run"]
+__all__ = ["SET_UP", "Batch", "Outcome", "Plan", "Run", "asked_at", "run"]
 
 TOGETHER = 24
 """Implementations a process takes at once, at most: enough to share, few enough to balance."""
+
+SET_UP = "set-up"
+"""Stands for a claim in the verdict on what cannot be asked at all."""
 
 PERIOD = 0.1
 """Seconds between two looks at what the processes have found."""
@@ -152,7 +155,12 @@ def _here(plan: Plan, entries: Sequence[Variant]) -> Generator[Batch]:
 def _examined(plan: Plan, entries: Sequence[Variant], seed: int) -> Generator[Batch]:
     """The verdicts on the entries, problem by problem."""
     names = {f"{plan.word}:{entry.name}": entry.name for entry in entries}
-    kernels = {f"{plan.word}:{entry.name}": entry.kernel(dtypes=entry.dtypes) for entry in entries}
+    kernels = {}
+    for impl, entry in zip(names, entries, strict=True):
+        try:
+            kernels[impl] = entry.kernel(dtypes=entry.dtypes)
+        except Exception as error:
+            yield Batch([(entry.name, _not_set_up(impl, entry, error))])
     session = Session(kernels, plan.level, seed, (), "conformance")
     problems = _by_problem(session)
     count = sum(map(len, problems))
@@ -184,6 +192,20 @@ def _verdict(session: Session, question: Question) -> Verdict:
     with np.errstate(all="ignore"):  # what a fault leaves behind may overflow in the claim's check
         error = examine(question)
     return session.settle(question, error, time.perf_counter() - started)
+
+
+def _not_set_up(impl: str, entry: Variant, error: Exception) -> Verdict:
+    message = f"it cannot be set up: {type(error).__name__}: {error}"
+    return Verdict(
+        impl=impl,
+        claim=SET_UP,
+        dtype=entry.dtypes[0],
+        case="",
+        generic=False,
+        status="error",
+        message=message,
+        reproduce=f"pytest conformance --impl={impl}",
+    )
 
 
 def _groups(entries: Sequence[Variant], *, workers: int) -> list[list[Variant]]:

@@ -116,7 +116,7 @@ def _survivor(score: Score, outcome: Outcome) -> Iterator[str]:
 def _reason(score: Score, outcome: Outcome) -> Iterator[str]:
     yield outcome.entry.says
     for verdict in leaked(outcome):
-        yield f"{verdict.claim} failed, which it does not spoil: {verdict.message}"
+        yield f"{verdict.claim} failed, and should not: {verdict.message}"
         yield verdict.reproduce
     if passed := unshown(outcome, score.level):
         failed = ", ".join(list(outcome.claims)[:FEW])

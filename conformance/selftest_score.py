@@ -9,7 +9,7 @@ from typing import Any
 import attnspec
 from attnspec.adapters.catalogue import Fault
 from attnspec.conformance.examination import checks
-from attnspec.conformance.selftest import Outcome, Run
+from attnspec.conformance.selftest import SET_UP, Outcome, Run
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.problem import OUTPUTS
 
@@ -19,10 +19,17 @@ SCHEMA_VERSION = 1
 
 
 def leaked(outcome: Outcome) -> list[Verdict]:
-    """Failed comparisons of outputs that the fault must not spoil, the first of each."""
+    """What failed and should not, the first of each claim.
+
+    That is comparisons of outputs that the fault does not spoil, and mistakes of the suite itself.
+    """
     fault: Fault = outcome.entry
-    right = set(OUTPUTS) - set(fault.spoils)
-    return [verdict for claim, verdict in outcome.claims.items() if claim in right]
+    right = {SET_UP, *OUTPUTS} - set(fault.spoils)
+    return [
+        verdict
+        for claim, verdict in outcome.claims.items()
+        if claim in right or (verdict.status == "error" and "in the suite: " in verdict.message)
+    ]
 
 
 def unshown(outcome: Outcome, level: str) -> list[str]:
@@ -78,7 +85,7 @@ class Score:
         asked = {claim for outcome in self.outcomes for claim in outcome.judged}
         found: dict[str, list[str]] = {claim: [] for claim in checks() if claim in asked}
         for outcome in self.outcomes:
-            for claim in outcome.claims:
+            for claim in found.keys() & outcome.claims.keys():
                 found[claim].append(outcome.entry.name)
         return found
 
