@@ -124,9 +124,9 @@ class SinkAgainstPlaceholder(SinkLast):
         return held, total + weight, np.where(empty, sums * weight, sums).astype(self.real)
 
 
-@fault(kind="sink", shows=("out", "sink-takes-nothing-or-all"))
+@fault(kind="sink", shows=("lse",))
 class SinkNotInTheMaximum(SinkLast):
-    """The row maximum leaves the sink out: exp of a large one is infinite."""
+    """The row maximum leaves the sink out: the sum with a large one is infinite."""
 
     def added_sinks(self, state: State, sinks: Array) -> State:
         before, total, sums = state

@@ -169,12 +169,17 @@ class SubnormalsFlushed(Pipeline):
         return np.where(np.abs(found) < 2.0**-14, 0, found).astype(self.real)
 
 
-@fault(kind="acc-precision", dtypes=("float16",), shows=("out",))
+@fault(
+    kind="acc-precision",
+    dtypes=("float16",),
+    spoils=("out", "dq", "dk", "dv", "dbias"),
+)
 class SubnormalResultsFlushed(Pipeline):
     """float16 results below 2^-14 become zero."""
 
     def stored(self, x: Array, like: Array) -> Array:
-        return super().stored(np.where(np.abs(x) < 2.0**-14, 0, x), like)
+        small = np.abs(x) < 2.0**-14
+        return super().stored(np.where(small & (like.dtype == self.dtype), 0, x), like)
 
 
 @fault(kind="acc-precision", spoils=("out", "dq", "dk", "dbias", "dsinks"))
