@@ -58,6 +58,7 @@ HALF_TILES = (48, 96, 192)  # keys: half of a last tile of 32, 64 and 128
 HEAD_SIZES = ((1, 1), (3, 3), (8, 8), (80, 80), (96, 96), (127, 127), (128, 128), (129, 129))
 LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
+MANY = Shape(5, 9, 9, 3, 7, 8, 8)  # more entries and heads than other shapes have
 SPECIALISED = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128))
 """Head sizes that kernels have code of their own for, options and all."""
 
@@ -104,7 +105,7 @@ def reference_cases(claim: str, *, level: str, options: Collection[str], turn: T
     found = [*itertools.chain(*parts), *_settings(level, options)]
     found += [*_tiles(level, options, turn), *_extremes(level, options, turn)]
     found += _triples(level, options, turn)
-    found += _specialised(level, options, turn)
+    found += [*_specialised(level, options, turn), *_walks(level, options, turn)]
     found += _long(options) if level == "full" else []
     return list(dict.fromkeys(found))
 
@@ -244,6 +245,31 @@ def _specialised(level: str, options: Collection[str], turn: Turn) -> Iterator[C
     for option, sizes in _share(every, turn) if level == "standard" else every:
         settings = ((option, next(iter(OPTIONS[option]))),)
         yield Case("normal", Shape(1, 2, 2, 9, 21, *sizes), settings)
+
+
+HIDING = ("causal", "window", "mask", "key_lengths", "query_lengths")
+CACHED = ("gqa", "key_lengths")
+
+
+def _walks(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
+    """Pairs of options that decide where a kernel begins and ends; types share the cases.
+
+    Which tiles it visits, in `TILED`; how it reads a cache of ragged lengths, or one that groups
+    of heads share, for a single row, in `DECODE`. And every option in `MANY`.
+    """
+    claimed = [option for option in OPTIONS if option in options] if level != "smoke" else []
+    hiding = [option for option in HIDING if option in claimed]
+    walks: list[tuple[Shape, tuple[str, ...]]] = [
+        *((TILED, pair) for pair in itertools.combinations(hiding, 2)),
+        *((DECODE, (a, b)) for a in claimed for b in CACHED if b in claimed and a != b),
+        *((MANY, (option,)) for option in claimed),
+    ]
+    every = list(enumerate(walks))
+    for number, (shape, names) in _share(every, turn) if level == "standard" else every:
+        turned = 0 if shape is MANY else number
+        chosen = [list(OPTIONS[option]) for option in names]
+        settings = [(o, v[turned % len(v)]) for o, v in zip(names, chosen, strict=True)]
+        yield Case("normal", shape, tuple(settings))
 
 
 LONG = {  # queries, keys and head size: enough for one of everything, and a materialised S < 0.5 GB

@@ -112,6 +112,12 @@ def _bias_hiding(rng: np.random.Generator, shape: ScoreShape, form: Format) -> d
     return {"bias": form.round(np.where(mask, noise, -np.inf))}
 
 
+def _bias_empty_rows(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+    bias: npt.NDArray[Any] = _bias_hiding(rng, shape, form)["bias"]
+    hidden = (np.arange(shape[2]) % 3 == 1)[:, None]
+    return {"bias": np.where(hidden, -np.inf, bias).astype(bias.dtype)}
+
+
 def _bias_far_below(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
     """Every third row far below the finite numbers that stand in for -inf, and some keys at it."""
     bias: npt.NDArray[Any] = _bias_hiding(rng, shape, form)["bias"].astype(np.float64)
@@ -205,6 +211,7 @@ OPTIONS: dict[str, dict[str, Variant]] = {
         "keys-alone": _bias("k"),
         "rows": _bias("bhq"),
         "far-below": _bias_far_below,
+        "empty-rows": _bias_empty_rows,
     },
     "softcap": {"tight": _fixed(softcap=1.5), "loose": _fixed(softcap=30.0)},
     "sinks": {"normal": _sinks},

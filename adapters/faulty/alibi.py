@@ -145,3 +145,21 @@ class SlopesRecomputed(Pipeline):
         if self.slopes is not None:
             head = np.arange(1, self.heads + 1, dtype=self.real)
             self.slopes = (2 ** (-8 * head / self.heads)).reshape(1, -1, 1, 1)
+
+
+@fault(kind="option-ignored", shows=("lse",), spoils=("lse",))
+class AlibiOfPaddedLengthsForOneQuery(_Distance):
+    """For a single query row ALiBi measures the distance from the last slot of the cache."""
+
+    def distance(self, ahead: Array) -> Array:
+        padded = self.keys - self.rows if self.rows == 1 else self.offset()
+        return np.abs(ahead - self.offset() + padded)
+
+
+@fault(kind="gqa-map")
+class SlopesOfEightHeads(Pipeline):
+    """Head h has the ALiBi slope of head h mod 8."""
+
+    def ready(self) -> None:
+        if self.slopes is not None:
+            self.slopes = self.slopes[:, np.arange(self.heads) % 8]

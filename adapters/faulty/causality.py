@@ -73,6 +73,16 @@ class CausalByTheKeyTile(Pipeline):
 
 
 @fault(kind="causality")
+class CausalTilesFoundByPaddedRows(Pipeline):
+    """The last tile of 64 keys of a causal row is looked for by the padded number of rows."""
+
+    def seen_causally(self, ahead: Array) -> Array:
+        row: Array = np.asarray(self.row_index() + self.offset())
+        last = (self.row_index() + self.key_lengths - self.rows) // 64
+        return np.asarray((ahead >= 0) & ((row - ahead) // 64 <= last))
+
+
+@fault(kind="causality")
 class CausalLostInTheLastRows(Pipeline):
     """The rows after the last full tile of 16 are not masked causally."""
 

@@ -121,6 +121,19 @@ class EmptyRowIsNan(Pipeline):
         return sums / total
 
 
+@fault(kind="mask-neginf", shows=("out", ZERO), spoils=("out",))
+class RowThatItsBiasHidesIsNan(Pipeline):
+    """A row whose bias is -inf at every key is NaN, though other empty rows are 0."""
+
+    def answer(self) -> Array | tuple[Array, Array]:
+        found = super().answer()
+        out = found[0] if isinstance(found, tuple) else found
+        if self.bias is not None and self.sinks is None:
+            hidden = np.isneginf(self.bias).all(axis=-1, keepdims=True)
+            out = np.where(hidden, np.asarray(np.nan, out.dtype), out)
+        return (out, found[1]) if isinstance(found, tuple) else out
+
+
 @fault(kind="mask-neginf", shows=("out", "lse", ZERO, LSE))
 class EmptyRowSubtractsInfinities(Pipeline):
     """A row that sees no key subtracts -inf from -inf."""

@@ -227,3 +227,12 @@ class MaskTransposedWhereSquare(Pipeline):
     def ready(self) -> None:
         if self.mask is not None and self.rows == self.keys:
             self.mask = self.mask.swapaxes(2, 3)
+
+
+@fault(kind="batch-dependence")
+class MaskOfFourEntries(Pipeline):
+    """Batch entry b has the mask of entry b mod 4."""
+
+    def ready(self) -> None:
+        if self.mask is not None:
+            self.mask = self.mask[np.arange(self.batch) % 4]

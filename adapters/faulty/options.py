@@ -244,3 +244,16 @@ class SinksLostBesideWindow(Pipeline):
         state = super().start()
         self.sinks = sinks
         return state
+
+
+@fault(kind="option-ignored")
+class SinksLostForOneQueryOfGroups(Pipeline):
+    """The sinks are lost for a single query row whose heads share key heads."""
+
+    def start(self) -> tuple[Array, Array, Array]:
+        sinks = self.sinks
+        if self.rows == 1 and self.heads > self.kv_heads:
+            self.sinks = None
+        state = super().start()
+        self.sinks = sinks
+        return state

@@ -245,3 +245,17 @@ class WindowSkipsItsFirstTile(Pipeline):
         first = np.maximum(row - left, 0)
         skipped = (first % 16 > 0) & (key // 16 == first // 16)
         return super().seen_in_window(ahead) & ~skipped
+
+
+@fault(kind="window")
+class WindowTilesFoundByPaddedLengths(Pipeline):
+    """The first tile of 128 keys of a window is looked for by the padded lengths."""
+
+    def seen_in_window(self, ahead: Array) -> Array:
+        left, _ = self.window
+        seen = super().seen_in_window(ahead)
+        if left is None:
+            return seen
+        first = np.maximum(self.row_index() + self.keys - self.rows - left, 0) // 128
+        key = self.row_index() + self.offset() - ahead
+        return np.asarray(seen & (key // 128 >= first))
