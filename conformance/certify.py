@@ -34,6 +34,7 @@ __all__ = [
     "expected",
     "tightest_class",
     "tolerances",
+    "with_rounding",
 ]
 
 Array = npt.NDArray[Any]
@@ -118,7 +119,11 @@ def allowance(problem: Problem, arithmetic: Arithmetic, output: str) -> Float64A
         sigma=False,
         statistics=_statistics(problem),
     )[output]
-    exact = reference(problem, want=(output,))[output]
+    return with_rounding(allowed, reference(problem, want=(output,))[output])
+
+
+def with_rounding(allowed: Tolerance, exact: Enclosure) -> Float64Array:
+    """The hard bound with the output's own rounding."""
     size = np.where(np.isfinite(exact.value), np.abs(exact.value), 0.0)
     form = allowed.format
     rounding = form.unit_roundoff * (size + allowed.hard) + form.smallest_subnormal

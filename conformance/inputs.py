@@ -93,7 +93,8 @@ def _cancel(rng: np.random.Generator, form: Format, operands: Operands) -> Opera
 @_family("offset", generic=True, shows="a row sum that does not match the weights: common values")
 def _offset(rng: np.random.Generator, form: Format, operands: Operands) -> Operands:
     q, k, v = operands
-    return q, k, 0.1 * v + 100
+    # In 16 bits the values must differ by some of their own ulps, or their mean is every answer.
+    return q, k, max(0.1, 3200 * form.unit_roundoff) * v + 100
 
 
 @_family("correlated", generic=True, shows="layout and tile faults that independent inputs hide")
@@ -160,4 +161,6 @@ def _huge(rng: np.random.Generator, form: Format, operands: Operands) -> Operand
 @_family("tiny", generic=False, shows="subnormal inputs flushed to zero")
 def _tiny(rng: np.random.Generator, form: Format, operands: Operands) -> Operands:
     q, k, v = operands
-    return q, k, v * form.smallest_normal * 4
+    # Accumulators of float32 may flush the products of every key: what is left must be larger.
+    room = 4 if form.name == "float16" else 16 * max(4, v.shape[2])
+    return q, k, v * form.smallest_normal * room

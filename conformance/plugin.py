@@ -166,7 +166,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, o
     seconds = time.perf_counter() - started
     verdict = pyfuncitem.config.stash[SESSION].settle(question, error, seconds)
     pyfuncitem.user_properties.append((VERDICT, verdict.to_json()))
-    if verdict.status == "not claimed":
+    if verdict.status in ("not claimed", "vacuous"):
         pytest.skip(verdict.message)
     if error is not None:
         raise error
@@ -257,7 +257,9 @@ def _summary(config: pytest.Config, exitstatus: int, *, colour: bool) -> str:
 def _causes(config: pytest.Config) -> dict[str, list[str]]:
     """What each implementation that failed most likely does instead, and where, in lines."""
     run, verdicts = config.stash[SESSION], config.stash[VERDICTS]
-    failed = {v.impl for v in verdicts if v.status not in ("pass", "not claimed", "xfail")}
+    failed = {
+        v.impl for v in verdicts if v.status not in ("pass", "not claimed", "vacuous", "xfail")
+    }
     if not failed or config.getoption("--attn-diagnose") == "off":
         return {}
     from attnspec.conformance.diagnosis import diagnose

@@ -19,6 +19,7 @@ from attnspec.conformance.certify import (
     empty_rows,
     expected,
     tightest_class,
+    with_rounding,
 )
 from attnspec.conformance.judge import Finding, judge
 from attnspec.conformance.kept import kept
@@ -58,8 +59,9 @@ class Question:
     """A claim, asked of one implementation in one type on one case.
 
     It is the `Trial` of a property, and compares outputs with the oracle. Every comparison is
-    noted, and the worst one stands in the verdict. `asked` holds the calls until it is settled;
-    `classify` says whether the tightest arithmetic class that it meets is looked for.
+    noted, and the worst one stands in the verdict. `asked` holds the calls until it is settled,
+    and `granted` the bounds on their outputs; `classify` says whether the tightest arithmetic
+    class that it meets is looked for.
     """
 
     impl: str
@@ -70,6 +72,7 @@ class Question:
     seed: int
     findings: list[Finding] = field(default_factory=list)
     asked: list[Asked] = field(default_factory=list)
+    granted: list[tuple[Problem, str, Float64Array]] = field(default_factory=list)
     tightest: str = ""
     tier: str = ""
     classify: bool = True
@@ -129,7 +132,9 @@ class Question:
     def allowance(self, problem: Problem, *, output: str = "out") -> Float64Array:
         """The distance from the exact result that the declared arithmetic may reach."""
         arithmetic = self.kernel.arithmetic_for(problem.dtype_name)
-        return allowance(problem, arithmetic, output)
+        bound = allowance(problem, arithmetic, output)
+        self.granted.append((problem, output, bound))
+        return bound
 
     def close(self, actual: Array, expected: Array, within: Float64Array, *, what: str) -> None:
         """Require |actual - expected| <= within everywhere."""
@@ -183,6 +188,7 @@ class Question:
                 "not claimed", "the declared arithmetic may overflow: no bound is known"
             )
         self.tier = answer.tier
+        self._grant(output, with_rounding(tolerance, answer.exact), rows)
         finding = judge(
             actual,
             exact=answer.exact,
@@ -197,6 +203,14 @@ class Question:
         if rows is not None and output in BY_ROW:
             finding = _in_the_whole(finding, rows)
         self.note(finding)
+
+    def _grant(self, output: str, bound: Float64Array, rows: tuple[int, ...] | None) -> None:
+        """Note a bound for the whole output; 0 in rows that are not judged."""
+        if rows is not None and output in BY_ROW:
+            whole = np.zeros(self.problem.shape_of(output))
+            whole[:, :, rows] = bound
+            bound = whole
+        self.granted.append((self.problem, output, bound))
 
     def _answer(self, output: str) -> Array:
         """The implementation's output on the whole problem; all gradients are asked together."""
@@ -228,9 +242,15 @@ class Question:
 
     # -- the verdict ---------------------------------------------------------------------------
 
-    def settle(self, error: BaseException | None, *, reproduce: str, seconds: float) -> Verdict:
-        """The verdict on what examining the question raised, if anything."""
+    def settle(
+        self, error: BaseException | None, *, reproduce: str, seconds: float, vacuity: str = ""
+    ) -> Verdict:
+        """The verdict on what examining the question raised, if anything.
+
+        `vacuity`: why the question could not have failed, where that was looked for.
+        """
         self.asked.clear()  # many questions wait for the end of a run, and arrays are large
+        self.granted.clear()
         status, message = "pass", ""
         if isinstance(error, Violation):
             status, message = "fail", str(error)
@@ -240,6 +260,8 @@ class Question:
             status, message = "error", f"{type(error).__name__} in the suite: {error}"
         elif not self.findings:
             status, message = "not claimed", "nothing to compare on this case"
+        elif vacuity:
+            status, message = "vacuous", vacuity
         worst = max(self.findings, key=lambda f: f.fraction, default=Finding(0.0, "", (), ""))
         return Verdict(
             impl=self.impl,

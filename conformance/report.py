@@ -20,7 +20,7 @@ from rich.table import Table
 from rich.text import Text
 
 from attnspec.conformance.cases import chapter_of, sources_of
-from attnspec.conformance.verdict import Verdict
+from attnspec.conformance.verdict import UNJUDGED, Verdict
 from attnspec.oracle.problem import OUTPUTS
 from attnspec.oracle.reference import TIERS
 from attnspec.oracle.rounding import CLASSES
@@ -84,6 +84,8 @@ def summary(
         console.print(part, soft_wrap=True)  # a command must stay one line to be pasted
     for impl in impls:
         of_impl = [verdict for verdict in verdicts if verdict.impl == impl]
+        if vacuous := _vacuous(of_impl):
+            console.print(_could_not_fail(impl, vacuous, verbose=verbose), soft_wrap=True)
         missing = (unjudged or {}).get(impl, ())
         for cause in (causes or {}).get(impl, ()):
             style = "" if cause.startswith(" ") else "bold"
@@ -97,7 +99,7 @@ def summary(
 
 
 LEGEND = """\
-pass N worst: N cases, and the largest fraction of its bound that any used (1 is the limit).
+pass N worst: N cases that could have failed; of the bound, the largest fraction used (limit 1).
 FAIL n/N worst: n of N lie outside. ERROR: it raised. `-`: not claimed. With -v, every claim.
 """
 
@@ -122,7 +124,7 @@ def _matrix(verdicts: Verdicts, impls: Sequence[str], *, verbose: bool) -> Table
 
 def _rows(verdicts: Verdicts, *, verbose: bool) -> Iterator[tuple[str, list[str]]]:
     """Outputs and failed claims by themselves; of each chapter the other claims together."""
-    claims = dict.fromkeys(v.claim for v in verdicts if v.status != "not claimed")
+    claims = dict.fromkeys(v.claim for v in verdicts if v.status not in UNJUDGED)
     failed = {verdict.claim for verdict in verdicts if verdict.status in BAD}
     chapters: dict[str, list[str]] = {}
     for claim in sorted(claims, key=lambda claim: _rank(claim)):
@@ -147,9 +149,9 @@ def _types(verdicts: Verdicts) -> list[tuple[str, ...]]:
 
 
 def _cell(verdicts: Verdicts) -> Text:
-    asked = [verdict for verdict in verdicts if verdict.status != "not claimed"]
+    asked = [verdict for verdict in verdicts if verdict.status not in UNJUDGED]
     if not asked:
-        return Text("-", style="dim")
+        return Text("vacuous" if _vacuous(verdicts) else "-", style="dim")
     bad = [verdict for verdict in asked if verdict.status in BAD]
     worst = _number(max(verdict.fraction for verdict in asked))
     if not bad:
@@ -252,6 +254,21 @@ def _shrinking(verdict: Verdict) -> Iterator[str]:
     yield f"attnspec shrink --impl={impl}{chosen} --case={case}"
 
 
+def _vacuous(verdicts: Verdicts) -> list[Verdict]:
+    return [verdict for verdict in verdicts if verdict.status == "vacuous"]
+
+
+def _could_not_fail(impl: str, vacuous: Verdicts, *, verbose: bool) -> Text:
+    """How many questions no answer near the right one could fail; every one if verbose."""
+    counts = Counter(verdict.claim for verdict in vacuous)
+    names = [f"{claim} {count}" for claim, count in counts.most_common()]
+    listed = ", ".join(names[:4]) + (f" and {len(names) - 4} more claims" if len(names) > 4 else "")
+    text = f"{impl}: vacuous: {_count(vacuous, 'verdict')} that could not have failed: {listed}"
+    tail = " " * INDENT
+    more = [f"{tail}{v.claim}/{v.dtype}/{v.case}\n{2 * tail}{v.message}" for v in vacuous]
+    return Text("\n".join([text, *more]) if verbose else text, style="dim")
+
+
 def _violated(claim: str) -> str:
     """The statements that the claim goes back to, as many as fit, and how to read the first."""
     sources = sources_of(claim)
@@ -269,10 +286,10 @@ def _violated(claim: str) -> str:
 
 def _conclusion(impl: str, verdicts: Verdicts, *, finished: bool, missing: tuple[str, ...]) -> Text:
     """The last word on one implementation, in one line."""
-    asked = [verdict for verdict in verdicts if verdict.status != "not claimed"]
+    asked = [verdict for verdict in verdicts if verdict.status not in UNJUDGED]
     bad = [verdict for verdict in asked if verdict.status in BAD]
     claims = len({verdict.claim for verdict in asked})
-    unclaimed = len({v.claim for v in verdicts} - {v.claim for v in asked})
+    unclaimed = len({v.claim for v in verdicts} - {v.claim for v in (*asked, *_vacuous(verdicts))})
     tail = f"; not claimed: {unclaimed}" if unclaimed else ""
     if not asked:
         return Text(f"{impl}: nothing was asked{tail}", style="bold yellow")

@@ -19,7 +19,8 @@ from attnspec.conformance.case import Case
 from attnspec.conformance.cases import LEVELS, Turn, needs
 from attnspec.conformance.fitting import fitting
 from attnspec.conformance.question import Question
-from attnspec.conformance.verdict import Verdict
+from attnspec.conformance.vacuity import vacuity
+from attnspec.conformance.verdict import UNJUDGED, Verdict
 
 __all__ = ["Session"]
 
@@ -28,13 +29,17 @@ Cases = Callable[..., list[Case]]
 
 @dataclass
 class Session:
-    """The implementations by the name that the user gave, and how much they are asked."""
+    """The implementations by the name that the user gave, and how much they are asked.
+
+    probe: whether a question that passes must show that it could have failed (see `vacuity`).
+    """
 
     kernels: dict[str, Kernel]
     level: str
     seed: int
     patterns: Sequence[str]
     target: str
+    probe: bool = False
     matched: set[str] = field(default_factory=set)
 
     @classmethod
@@ -48,6 +53,7 @@ class Session:
             seed=config.getoption("--attn-seed"),
             patterns=config.getoption("--attn-case"),
             target="--pyargs attnspec.conformance" if by_module else "conformance",
+            probe=True,
         )
 
     def header(self) -> list[str]:
@@ -112,7 +118,7 @@ class Session:
         Options by name, and `out` where nothing at all was judged.
         """
         of_impl = [verdict for verdict in verdicts if verdict.impl == impl]
-        judged = {word for v in of_impl if v.status != "not claimed" for word in _options_in(v)}
+        judged = {word for v in of_impl if v.status not in UNJUDGED for word in _options_in(v)}
         asked = {word for verdict in of_impl for word in _options_in(verdict)}
         claimed = {"out", *self.kernels[impl].options}
         return tuple(sorted((asked & claimed) - judged))
@@ -121,7 +127,14 @@ class Session:
 
     def settle(self, question: Question, error: BaseException | None, seconds: float) -> Verdict:
         """The verdict on a question that has been examined, with the command that repeats it."""
-        return question.settle(error, reproduce=self.reproduce(question), seconds=seconds)
+        reason = ""
+        if self.probe and error is None and question.findings:
+            from attnspec.conformance.examination import checks  # which asks for sessions
+
+            reason = vacuity(question, checks()[question.claim].examine)
+        return question.settle(
+            error, reproduce=self.reproduce(question), seconds=seconds, vacuity=reason
+        )
 
     def reproduce(self, question: Question) -> str:
         """The command that asks just this question again."""

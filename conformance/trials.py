@@ -10,9 +10,9 @@ import numpy.typing as npt
 from attnspec.adapters import CallFailed
 from attnspec.conformance.case import Case, Shape, parse_settings
 from attnspec.conformance.cases import OPTION, Turn
+from attnspec.conformance.certify import certified
 from attnspec.conformance.question import Question
 from attnspec.oracle.problem import Problem
-from attnspec.oracle.reference import reference
 
 __all__ = ["EVERY", "Outputs", "agree", "asked_under", "right", "wanted"]
 
@@ -62,7 +62,9 @@ def agree(question: Question, problem: Problem, got: Outputs, first: Outputs, *,
 
 def right(question: Question, problem: Problem, got: Outputs, *, what: str) -> None:
     """The answer lies within its allowance of the certified result."""
-    exact = reference(problem, want=tuple(got))
+    arithmetic = question.kernel.arithmetic_for(problem.dtype_name)
+    found = certified(problem, arithmetic, tuple(got))
     for name, x in got.items():
-        within = question.allowance(problem, output=name) + exact[name].bound
-        question.close(x, exact[name].value, within, what=f"{what}, {name}")
+        exact = found[name].exact
+        within = question.allowance(problem, output=name) + exact.bound
+        question.close(x, exact.value, within, what=f"{what}, {name}")

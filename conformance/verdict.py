@@ -5,15 +5,20 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["SCHEMA_VERSION", "STATUSES", "Verdict"]
+__all__ = ["SCHEMA_VERSION", "STATUSES", "UNJUDGED", "Verdict"]
 
 SCHEMA_VERSION = 1
 
-STATUSES = ("pass", "fail", "error", "crash", "timeout", "not claimed", "xfail", "xpass")
+STATUSES = ("pass", "fail", "error", "crash", "timeout", "not claimed", "vacuous", "xfail", "xpass")
 """`pass` conforms; `fail` is a number, shape or choice that the declaration excludes; `error` is
-an exception; `not claimed` is an option, type or output that the kernel does not offer. `crash`
+an exception; `not claimed` is an option, type or output that the kernel does not offer;
+`vacuous` is a question that could not have failed on its case: neither a pass nor a fail. `crash`
 and `timeout` are for kernels run in a process of their own, `xfail` and `xpass` for expected
 failures: a reader of reports must know them, though this version sets none of the four."""
+
+
+UNJUDGED = ("not claimed", "vacuous")
+"""What says nothing about the kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)

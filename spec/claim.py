@@ -31,7 +31,9 @@ class Trial(Protocol):
     violated one ends the trial.
     """
 
-    rng: np.random.Generator
+    @property
+    def rng(self) -> np.random.Generator:
+        """What a property draws from: the same for every implementation."""
 
     def ask(self, problem: Problem, *, want: Sequence[str] = ("out",)) -> Mapping[str, Array]:
         """The implementation's outputs, in their own dtype."""

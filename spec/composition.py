@@ -16,6 +16,7 @@ from attnspec.spec.derived import (
     take_keys,
     take_queries,
     visible,
+    with_equal_scores,
 )
 from attnspec.spec.settings import PAIRS, SINGLES, without
 
@@ -137,7 +138,18 @@ def prefix_alone(trial: Trial, problem: Problem) -> None:
 
 
 def lse_between_bounds(trial: Trial, problem: Problem) -> None:
-    """max s <= lse <= max s + log n over the n visible scores."""
+    """max s <= lse <= max s + log n over the n visible scores.
+
+    Both are attained: by equal scores, and by a row that sees one key.
+    """
+    _between_bounds(trial, problem)
+    _between_bounds(trial, with_equal_scores(problem, 1.0)[0])
+    lengths = problem.key_lengths
+    one = problem.replace(key_lengths=None if lengths is None else np.minimum(lengths, 1))
+    _between_bounds(trial, take_keys(one, np.arange(1)))
+
+
+def _between_bounds(trial: Trial, problem: Problem) -> None:
     scores = _scores(problem)
     seen = visible(problem)
     rows = np.nonzero(seen.any(-1))

@@ -45,8 +45,9 @@ def null_key(trial: Trial, problem: Problem) -> None:
 def doubled_key(trial: Trial, problem: Problem) -> None:
     """One key twice is one key with a bias of log 2.
 
-    Its bias is log 2 + δ in the storage type, so that its term is off by a factor e^δ, and an
-    average of values by at most |e^δ - 1| times the distance of two of them.
+    Its bias is log 2 + δ in the storage type, so that its term is off by a factor e^δ: its weight
+    moves from w to w + w(1 - w)(e^δ - 1) / (1 + w(e^δ - 1)), by at most ¼ |e^δ - 1| e^|δ|, and an
+    average of values by that times the distance of two of them.
     """
     key = int(trial.rng.integers(problem.key_count))
     twice = take_keys(problem, np.append(np.arange(problem.key_count), key))
@@ -56,7 +57,8 @@ def doubled_key(trial: Trial, problem: Problem) -> None:
     out, allowance = answer(trial, twice)
     other, other_allowance = answer(trial, problem.replace(bias=bias))
     off = np.expm1(abs(float(bias[0, 0, 0, key]) - np.log(2)) + 2.0**-53)
-    within = allowance + other_allowance + off * 2 * np.abs(problem.v.astype(np.float64)).max()
+    largest = np.abs(problem.v.astype(np.float64)).max()
+    within = allowance + other_allowance + off * (1 + off) / 2 * largest
     rows = visible(problem).any(-1)
     what = f"key {key} twice differs from key {key} with a bias of log 2"
     trial.close(other[rows], out[rows], within[rows], what=what)

@@ -55,7 +55,16 @@ def averages_values(trial: Trial, problem: Problem) -> None:
 
 
 def within_hull(trial: Trial, problem: Problem) -> None:
-    """min vⱼ <= oᵢ <= max vⱼ over the visible keys, column by column; a sink adds the value 0."""
+    """min vⱼ <= oᵢ <= max vⱼ over the visible keys, column by column; a sink adds the value 0.
+
+    Equal values leave one point, and one value apart from them an edge that is nearly reached.
+    """
+    _within_hull(trial, problem)
+    v = np.array(np.broadcast_to(problem.v[:, :, :1], problem.v.shape))
+    _within_hull(trial, problem.replace(v=v))
+
+
+def _within_hull(trial: Trial, problem: Problem) -> None:
     seen = visible(problem)[..., None]
     v = for_query_heads(problem, problem.v.astype(np.float64))[:, :, None]
     low = np.where(seen, v, np.inf).min(-2)

@@ -11,6 +11,7 @@ import pytest
 from attnspec.conformance.cases import CLAIMS, SOURCES, sources_of
 from attnspec.conformance.report import ReportFile, summary
 from attnspec.conformance.verdict import STATUSES, Verdict
+from attnspec.oracle.problem import OUTPUTS
 from attnspec.spec.properties import ELSEWHERE, PROPERTIES
 
 CASE = "normal/b2h2g2q33k65d40v40/plain"
@@ -88,6 +89,21 @@ def test_not_claimed_is_neither_pass_nor_fail():
     ]
 
 
+def test_what_could_not_have_failed_is_neither_pass_nor_fail():
+    reason = "it could not have failed: dq = 0 would have passed"
+    vacuous = verdict(claim="dq", status="vacuous", message=reason)
+    lines = printed(verdict(), verdict(claim="dq"), vacuous)
+    assert row(lines, "dq") == ["dq", "f32", "pass", "1", "0.25"]
+    assert "mine: vacuous: 1 verdict that could not have failed: dq 1" in lines
+    assert lines[-1] == "mine: conforms, 2 verdicts on 2 claims"
+    lines = printed(verdict(), vacuous, verbose=True)
+    assert not [line for line in lines if line.startswith("dq")]
+    assert f"  dq/float32/{CASE}" in lines
+    assert f"    {reason}" in lines
+    other = verdict(impl="yours", claim="dq")
+    assert row(printed(vacuous, other), "dq")[2:4] == ["vacuous", "pass"]
+
+
 def test_a_stopped_run_does_not_say_that_it_conforms():
     text = summary([verdict()], impls=["mine"], colour=False, finished=False)
     assert "conforms" not in text
@@ -136,7 +152,7 @@ def test_what_is_claimed_and_never_judged_stands_in_the_last_line():
 
 def test_verbose_says_how_many_comparisons_each_tier_of_the_oracle_certified():
     tiers = ("float64", "balls", "float64", "")
-    found = [verdict(tier=tier, claim=f"d{x}") for tier, x in zip(tiers, "qkv0", strict=True)]
+    found = [verdict(tier=tier, claim=c) for tier, c in zip(tiers, OUTPUTS[:4], strict=True)]
     line = "compared with the oracle's tier: float64 2, balls 1"
     assert line in printed(*found, verbose=True)
     assert line not in printed(*found)
