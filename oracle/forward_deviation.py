@@ -72,11 +72,25 @@ def out_deviation(st: Statistics, r: Roundoffs, squared: Float64Array) -> Float6
 def lse_deviation(st: Statistics, r: Roundoffs, moved: Float64Array) -> Float64Array:
     """Predicted standard deviation of lse before its last rounding. (Nq,)"""
     _, lost_weight = _stagnation(st, r)
-    roundings = r.unit**2 / 3 * (st.count + 8 * rescales(st, r))
+    roundings = r.unit**2 / 3 * (st.count + 8 * rescales(st, r)) + _shared_query(st, r)
     core = np.sqrt(moved.sum(-1, keepdims=True) + roundings + lost_weight**2)[..., 0]
     last = r.unit * (2 * np.abs(st.lse) + 2 * np.abs(st.row_max[..., 0]))
     last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1)))
     return np.asarray(core + last / LAMBDA)
+
+
+def _shared_query(st: Statistics, r: Roundoffs) -> Float64Array:
+    """Variance of lse from q rounded as an operand, once for all keys: (Nq, 1).
+
+    q_d (1 + δ_d) moves every score by scale δ_d q_d k_jd, and lse by that of the mean key. The
+    softmax does not see what all scores share.
+    """
+    if not r.operand:
+        return np.zeros((*st.query.shape[:-1], 1))
+    keys = slice(0, st.heads.visible.shape[-1])
+    mean_key = st.keys.product(st.weights[..., keys] * st.slope[..., keys])
+    moved = (st.query * mean_key) ** 2
+    return np.asarray(r.operand**2 / 3 * st.heads.scale**2 * moved.sum(-1, keepdims=True))
 
 
 def weight_variance(variance: Float64Array) -> Float64Array:

@@ -17,7 +17,7 @@ from functools import cached_property
 import numpy as np
 
 from attnspec.oracle.formats import Float64Array
-from attnspec.oracle.forward_deviation import weight_variance
+from attnspec.oracle.forward_deviation import lse_deviation, weight_variance
 from attnspec.oracle.forward_rounding import Forward, weight_error
 from attnspec.oracle.problem import BoolArray
 from attnspec.oracle.roundoffs import Roundoffs, flush, growth
@@ -278,19 +278,48 @@ class GradientErrors:
 
     @cached_property
     def delta_variance(self) -> Float64Array:
-        """Of D: common to a row. (Nq, 1)"""
-        mean2, dout2 = self.st.mean**2, self.dout**2
-        third = self.r.unit**2 / 3 * self.dout.shape[-1]
-        output = self.forward.out_sigma**2 + (self.r.output**2 / 3 + third) * mean2
-        return np.asarray((dout2 * output).sum(-1, keepdims=True) + third * self.delta**2)
+        """Of D, the larger of the two ways to compute it: common to a row. (Nq, 1)
+
+        <dout, out> errs as out does. sum P̂ dP̂ with P̂ = P (1 + θ_j + φ), φ the row's, is off by
+        sum P θ (dP - D) + φ D + sum P δ(dP): what the scores err is in the lse that they made, so
+        that sum P̂ is 1 but for what the exps and the lse itself round (`_mass_variance`).
+
+        Where products round their operands, dout is rounded once for all keys: dP shares
+        sum_c dout_c δ_c v_c, on average over the keys as much as an error of out of δ_c out_c.
+        """
+        st, r = self.st, self.r
+        mean2, dout2, third = st.mean**2, self.dout**2, r.unit**2 / 3
+        size = self.dout.shape[-1]
+        output = self.forward.out_sigma**2 + (r.output**2 / 3 + third * size) * mean2
+        from_output = (dout2 * output).sum(-1, keepdims=True) + third * size * self.delta**2
+        centred = self.weight_variance[..., self.keys] * (self.dp - self.delta) ** 2
+        terms = self.weights**2 * (centred + third * st.count * self.dp**2 + self.dp_variance)
+        from_weights = np.where(self.seen, terms, 0.0).sum(-1, keepdims=True)
+        from_weights = from_weights + self._mass_variance * self.delta**2
+        shared = r.operand**2 / 3 * (dout2 * mean2).sum(-1, keepdims=True)
+        return np.asarray(np.maximum(from_output, from_weights) + shared)
+
+    @cached_property
+    def _mass_variance(self) -> Float64Array:
+        """Of sum P̂ over a row: the roundings of the lse, and of the exps in it and in P. (Nq, 1)"""
+        exps = 2 * self.r.exp**2 / 3 * self.st.weights**2
+        lse = lse_deviation(self.st, self.r, exps) ** 2
+        size = np.where(self.st.count[..., 0] > 0, self.st.lse, 0.0)
+        found = lse + self.r.lse.unit_roundoff**2 / 3 * size**2
+        return np.asarray(np.where(np.isfinite(size), found, 0.0)[..., None])
+
+    @cached_property
+    def dp_variance(self) -> Float64Array:
+        """Of dP. (Nq, Nk)"""
+        r, third, size = self.r, self.r.unit**2 / 3, self.dout.shape[-1]
+        dp = (third * size + 2 * r.operand**2 / 3) * (self.st.values.scores(self.dout**2, "square"))
+        return np.asarray(dp + (third * (size + 1) + r.score**2 / 3) * self.dp**2)
 
     @cached_property
     def ds_variance(self) -> Float64Array:
         """Without what the row shares (lse and D). (Nq, Nk)"""
-        r, third, size = self.r, self.r.unit**2 / 3, self.dout.shape[-1]
-        dp = (third * size + 2 * r.operand**2 / 3) * (self.st.values.scores(self.dout**2, "square"))
-        dp = dp + (third * (size + 1) + r.score**2 / 3) * self.dp**2
-        inner = dp + third * (self.delta**2 + self.dlse**2)
+        r, third = self.r, self.r.unit**2 / 3
+        inner = self.dp_variance + third * (self.delta**2 + self.dlse**2)
         stored = r.probability**2 + (r.score_roundings + 1) * r.score**2 + 2 * r.operand**2
         relative = self.weight_variance[..., self.keys] + stored / 3 + 3 * third
         found = self.ds**2 * relative + self.weights**2 * inner + self.ds_underflow**2
