@@ -57,8 +57,11 @@ class GrowingTiles(Pipeline):
 
 @variant(dtypes=BOTH)
 class SplitOverKeys(Pipeline):
-    """The keys are split in three, and the parts merged by their lse; the weights of the parts
-    are divided by their sum."""
+    """The keys are split in three, and the parts merged by their lse.
+
+    The weights of the parts are divided by their sum. Kernels that instead take exp(lse of a part -
+    lse of the whole) lose u |lse| of the output, which "float32 inside" does not allow.
+    """
 
     tile = 16
     parts = 3
