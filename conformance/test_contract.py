@@ -13,8 +13,9 @@ from attnspec.conformance.judge import Finding
 from attnspec.conformance.memory import LIMITS, exponent, extra_memory
 from attnspec.conformance.question import Question
 from attnspec.conformance.trials import EVERY, asked_under, right, wanted
+from attnspec.spec.settings import PAIRS
 
-BESIDE = (*EVERY, "softcap:tight", "mask:empty-rows")
+BESIDE = (*EVERY, "softcap:tight", "mask:empty-rows", *PAIRS)
 
 GROWN = Shape(1, 1, 1, 4096, 4096, 64, 64)  # n × n numbers are 64 MB, the operands a megabyte each
 

@@ -14,7 +14,7 @@ from attnspec.spec.derived import (
     visible,
     with_null_key,
 )
-from attnspec.spec.settings import PAIRS, SINGLES, without
+from attnspec.spec.settings import SINGLES, without
 
 __all__ = ["CLAIMS"]
 
@@ -78,14 +78,6 @@ def gradient_is_mean_key(trial: Trial, problem: Problem) -> None:
     trial.close(dq[rows], expected[rows], within[rows], what=what)
 
 
-def asked_for(trial: Trial, problem: Problem) -> None:
-    """The output is the same whether lse is asked for or not."""
-    alone, allowance = answer(trial, problem)
-    beside = trial.ask(problem, want=("out", "lse"))["out"].astype(np.float64)
-    what = "asking for lse changes the output"
-    trial.close(beside, alone, 2 * allowance, what=what)
-
-
 PLACELESS = without("causal", "window", "alibi", "key_lengths", "bias")
 
 CLAIMS = (
@@ -105,14 +97,6 @@ CLAIMS = (
         check=doubled_key,
         settings=PLACELESS,
         options=("bias",),
-    ),
-    Claim(
-        id="asking-for-lse-changes-nothing",
-        statement="The output is the same whether its log-sum-exp is asked for or not.",
-        source="ext.lse; KP23",
-        check=asked_for,
-        settings=(*SINGLES, *PAIRS),
-        options=("return_lse",),
     ),
     Claim(
         id="lse-gradient-is-the-mean-key",

@@ -127,7 +127,7 @@ class CausalLostWhenLseIsAsked(Pipeline):
         self.causal &= not self.return_lse
 
 
-@fault(kind="causality", shows=("asking-for-lse-changes-nothing",), spoils=())
+@fault(kind="causality", shows=("out-beside-lse",), spoils=())
 class CausalLostInTheOutputBesideLse(Pipeline):
     """Where the log-sum-exp is asked for, it is right, but the output has no causal mask."""
 
@@ -153,6 +153,18 @@ class CausalLostForUnequalHeadSizes(Pipeline):
 
     def ready(self) -> None:
         self.causal &= self.size == self.value_size
+
+
+@fault(kind="causality", shows=("out-beside-lse",), spoils=())
+class CausalLostBesideSinksInTheOutputBesideLse(Pipeline):
+    """Where lse and sinks come together, lse is right, but the output has no causal mask."""
+
+    def answer(self) -> Array | tuple[Array, Array]:
+        found = super().answer()
+        if not isinstance(found, tuple) or self.sinks is None:
+            return found
+        self.causal = False
+        return np.asarray(super().answer()[0]), found[1]
 
 
 @fault(kind="causality")
