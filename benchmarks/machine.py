@@ -13,7 +13,7 @@ from typing import Any
 
 from threadpoolctl import threadpool_info, threadpool_limits
 
-__all__ = ["description", "limit_memory", "limit_threads", "threads"]
+__all__ = ["cores", "description", "limit_memory", "limit_threads", "threads"]
 
 PACKAGES = ("attnspec", "numpy", "torch", "mpmath", "gmpy2", "python-flint", "ml_dtypes")
 MEMORY_SHARE = 0.8
@@ -43,7 +43,7 @@ def description() -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
-        "cores": _cores(),
+        "cores": cores(),
         "load_at_start": round(os.getloadavg()[0], 2),
         "memory_bytes": _memory(),
         "versions": {name: _version(name) for name in PACKAGES},
@@ -86,7 +86,8 @@ def _available() -> int:
     return found[0] if found else _memory()
 
 
-def _cores() -> int:
+def cores() -> int:
+    """How many this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
