@@ -11,7 +11,7 @@ RESULTS := benchmarks/results
 # file of your own needs, EXTRAS names.
 FRAMEWORKS := $(sort $(EXTRAS) $(filter torch jax,$(foreach name,$(IMPL),$(firstword $(subst -, ,$(name))))))
 
-.PHONY: help conformance test lint soak bench clean
+.PHONY: help conformance selftest test lint soak bench clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -21,6 +21,10 @@ help: ## list the targets
 
 conformance: .venv/base $(FRAMEWORKS:%=.venv/%) ## judge IMPL (default: numpy) at LEVEL (default: standard)
 	$(BIN)/pytest conformance $(foreach name,$(IMPL),--impl=$(name)) --attn-level=$(LEVEL) -q
+
+selftest: .venv/base ## judge the suite: on known faults at LEVEL (default: standard), on what conforms
+	$(BIN)/attnspec selftest --level $(LEVEL)
+	$(BIN)/attnspec selftest --conforming --level smoke
 
 test: .venv/dev .venv/torch .venv/jax .venv/bench ## run the project's own tests
 	$(BIN)/pytest -q
