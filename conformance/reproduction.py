@@ -269,7 +269,8 @@ class _Script:
     def _body(self) -> Iterator[str]:
         if self.single:
             yield from self._watched(list(self.calls[0].lines()))
-            yield from self._verdict("")
+            yield from self._verdict()
+            yield f'print("{FIXED}")'
             return
         about = self.symptom.about
         result = about if about in self._all_outputs() else self.trace.want[0]
@@ -303,7 +304,8 @@ class _Script:
             yield f"{indent}{kept}call_{number}()"
         name = {"differs": "again", "writes": "changed"}.get(self.symptom.kind, result)
         yield f"{indent}{name} = call_{order[-1]}()"
-        yield from (f"{indent}{line}" for line in self._verdict(result, numbers=False))
+        yield from (f"{indent}{line}" for line in self._verdict(numbers=False))
+        yield f'print("{FIXED}")'
 
     def _watched(self, lines: list[str]) -> list[str]:
         """The call, with what it writes into seen."""
@@ -337,12 +339,10 @@ class _Script:
         caught += ["    if isinstance(error, Exception):", "        raise", "    sys.exit(1)"]
         return [*lines[:at], "try:", *calls, *caught]
 
-    def _verdict(self, result: str, *, numbers: bool = True) -> Iterator[str]:
+    def _verdict(self, *, numbers: bool = True) -> Iterator[str]:
         """From the outputs to the exit code."""
         kind, about = self.symptom.kind, self.symptom.about
-        end = [f'print("{FIXED}")'] if not result else []
         if kind == "raises":
-            yield f'print("{FIXED}: no exception")'
             return
         if kind == "writes":
             yield f"faulty = changed  # {about}"
@@ -367,7 +367,6 @@ class _Script:
         yield "if faulty:"
         yield f'    print("{FAULT}")'
         yield "    sys.exit(1)"
-        yield from end
 
     def _described(self, output: str) -> Iterator[str]:
         """The type and shape that come back against those that must."""

@@ -26,8 +26,10 @@ from attnspec.oracle.problem import Problem, ProblemError
 
 __all__ = ["Shrunk", "shrink"]
 
-ELEMENTS = 128
-"""Arrays of so many numbers are made plain one by one; larger ones in as many parts."""
+ELEMENTS, PARTS = 128, 16
+"""Arrays of so many numbers are made plain one by one; larger ones in so many parts."""
+
+MANY_PIECES, FEW_PIECES = 64, 8
 
 Transform = Callable[[Problem], Problem]
 
@@ -239,7 +241,7 @@ class _Search:
             return found
 
         part = size = array().size
-        while part >= max(1, size // ELEMENTS):
+        while part >= (1 if size <= ELEMENTS else size // PARTS):
             for start in range(0, size, part):
                 chosen = slice(start, start + part)
                 plainer = reductions.plainer_numbers(array().reshape(-1)[chosen])
@@ -281,13 +283,19 @@ def _with_numbers(
 def _dropped_by_halves(
     size: Callable[[], int], without: Callable[[range], bool], *, least: int
 ) -> None:
-    """Drop half of the slots, then quarters, … then single ones, from the end."""
+    """Drop half of the slots, then quarters, … then single ones, from the end.
+
+    Where there are many pieces, of which the last few all matter, all are taken to matter.
+    """
     part = size() if least == 0 else size() // 2
     while part >= 1:
-        stop = size()
-        while stop > 0:
+        stop, failed, found = size(), 0, False
+        many = stop // part > MANY_PIECES
+        while stop > 0 and (found or not many or failed < FEW_PIECES):
             start = max(0, stop - part)
-            if size() - (stop - start) >= least:
-                without(range(start, stop))
+            if size() - (stop - start) >= least and without(range(start, stop)):
+                found = True
+            else:
+                failed += 1
             stop = start
         part //= 2
