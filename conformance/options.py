@@ -145,8 +145,14 @@ def _sinks(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[st
     return {"sinks": _side_format(form).round(2 * rng.standard_normal(shape[1]))}
 
 
-def _alibi(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
-    return {"alibi": _side_format(form).round(2.0 ** -np.arange(1, 1 + shape[1]))}
+def _alibi(first: int) -> Variant:
+    """2^-first in the first head, half of it in each next one: far keys count from about 6 on."""
+
+    def draw(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
+        slopes = 2.0 ** -np.arange(first, first + shape[1])
+        return {"alibi": _side_format(form).round(slopes)}
+
+    return draw
 
 
 def lengths(name: str, *, axis: int, low: float) -> Variant:
@@ -183,6 +189,7 @@ OPTIONS: dict[str, dict[str, Variant]] = {
         "right": _fixed(window=(None, 1)),
         "self": _fixed(window=(0, 0)),
         "wide": _fixed(window=(50, 10)),
+        "far": _fixed(window=(300, 150)),
     },
     "mask": {
         "full": _mask("bhqk"),
@@ -215,13 +222,16 @@ OPTIONS: dict[str, dict[str, Variant]] = {
     },
     "softcap": {"tight": _fixed(softcap=1.5), "loose": _fixed(softcap=30.0)},
     "sinks": {"normal": _sinks},
-    "alibi": {"standard": _alibi},
+    "alibi": {"standard": _alibi(1), "gentle": _alibi(6)},
     "key_lengths": {
         "ragged": lengths("key_lengths", axis=3, low=0.4),
         "zero": lengths("key_lengths", axis=3, low=0),
         "whole-tiles": _whole_tiles,
     },
-    "query_lengths": {"ragged": lengths("query_lengths", axis=2, low=0.4)},
+    "query_lengths": {
+        "ragged": lengths("query_lengths", axis=2, low=0.4),
+        "zero": lengths("query_lengths", axis=2, low=0),
+    },
     "scale": {
         "no-power-of-two": _fixed(scale=0.3),
         "negative": _fixed(scale=-0.25),
@@ -229,6 +239,6 @@ OPTIONS: dict[str, dict[str, Variant]] = {
         "large": _fixed(scale=2.0),
     },
     "return_lse": {"differentiated": _lse_cotangent},
-    "gqa": {"grouped": _fixed(), "single": _fixed()},
+    "gqa": {"grouped": _fixed(), "single": _fixed(), "eight": _fixed()},
 }
 """option -> variant -> fields. `gqa` changes the shape instead (see `cases`)."""
