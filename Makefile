@@ -11,7 +11,7 @@ RESULTS := benchmarks/results
 # file of your own needs, EXTRAS names.
 FRAMEWORKS := $(sort $(EXTRAS) $(filter torch jax,$(foreach name,$(IMPL),$(firstword $(subst -, ,$(name))))))
 
-.PHONY: help conformance selftest test lint soak bench clean
+.PHONY: help conformance selftest test lint soak bench power clean
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  make %-28s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -40,6 +40,10 @@ soak: .venv/base ## attack the oracle for MINUTES (default: 3)
 bench: .venv/bench ## measure the oracle: benchmarks/results/ (a quarter of an hour; wants a quiet machine)
 	@mkdir -p $(RESULTS)
 	$(BIN)/python benchmarks/oracle.py --json $(RESULTS)/oracle.json --table $(RESULTS)/oracle.txt --plots $(RESULTS)
+
+power: .venv/bench ## other suites' rules beside attnspec's: benchmarks/results/ (a quarter of an hour)
+	@mkdir -p $(RESULTS)
+	$(BIN)/python benchmarks/power.py --json $(RESULTS)/power.json --table $(RESULTS)/power.txt --plots $(RESULTS)
 
 clean: ## remove .venv and what the tools leave
 	rm -rf .venv build *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

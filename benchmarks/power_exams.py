@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -62,20 +63,24 @@ class Paper:
             self.references[way] = way(self.problem, self.want)
         return self.references[way]
 
-    @property
+    @cached_property
     def options(self) -> set[str]:
-        """The options that the problem uses, by name."""
+        """The options that the problem uses, by name; other sizes than usual are options too."""
         problem, size = self.problem, self.problem.head_size
         found = {
             name
             for name in NEUTRAL
             if name not in ("scale", "return_lse") and getattr(problem, name) is not NEUTRAL[name]
         }
-        if problem.scale not in (size**-0.5, 1 / size**0.5):
-            found.add("scale")
-        if problem.kv_heads != problem.query_heads:
-            found.add("gqa")
-        return found | ({"dlse"} if problem.dlse is not None else set())
+        special = {
+            "scale": problem.scale not in (size**-0.5, 1 / size**0.5),
+            "gqa": problem.kv_heads != problem.query_heads,
+            "dlse": problem.dlse is not None,
+            "value size": problem.value_size != size,
+            "offset": problem.query_count != problem.key_count
+            and not found.isdisjoint(("causal", "window", "alibi")),
+        }
+        return found | {name for name, used in special.items() if used}
 
 
 HONEST = kernel_of(Pipeline, name="honest")
@@ -92,7 +97,7 @@ class Exam:
     own: Sequence[Paper]
     ours: Sequence[Sequence[Paper]]
 
-    @property
+    @cached_property
     def options(self) -> set[str]:
         """The options that the peer's own inputs use."""
         return {name for paper in self.own for name in paper.options}
@@ -173,6 +178,8 @@ def examined(
                 fresh = entry.kernel()
                 answers[id(group)] = [_asked(fresh, paper) for paper in group]
             for paper, answer in zip(group, answers[id(group)], strict=True):
+                if ours.rejected and ours.differs and not thorough:
+                    break
                 _judge(ours, exam.peer, paper, answer, in_scope=paper.options <= options)
         found[exam.peer.name] = {"own": own, "ours": ours}
     return found

@@ -26,7 +26,7 @@ ATTNSPEC: Mapping[str, tuple[str, ...]] = {
 """attnspec's own rows, and the types asked; none: those in which the catalogue has an entry asked,
 mostly float32."""
 
-SAYS = "proven bound of the declared arithmetic; 70 claims"
+SAYS = "proven bound of its declared arithmetic"
 
 
 @dataclass(frozen=True)
