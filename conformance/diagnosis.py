@@ -9,10 +9,10 @@ where the wrong numbers are (`diagnosis_places`), and the arithmetic that would 
 
 from __future__ import annotations
 
-import textwrap
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -21,147 +21,34 @@ from attnspec.adapters.catalogue import Fault, catalogue
 from attnspec.conformance.diagnosis_arithmetic import as_if
 from attnspec.conformance.diagnosis_candidates import (
     Candidate,
+    Profile,
     candidates,
     consistency,
     ways,
 )
 from attnspec.conformance.diagnosis_evidence import Again, Deadline, again, chosen, literals
 from attnspec.conformance.diagnosis_places import places
-from attnspec.conformance.localisation import Separation, separation, spoilt_outputs
+from attnspec.conformance.diagnosis_said import Diagnosis, Suspect
+from attnspec.conformance.localisation import separation, spoilt_outputs
 from attnspec.conformance.verdict import Verdict
 
-__all__ = ["Diagnosis", "Findings", "Suspect", "diagnose", "examined", "quietly"]
+__all__ = ["Findings", "diagnose", "examined", "quietly"]
 
-WIDTH = 100
 QUESTIONS = 12
 """Failed questions that are asked again, and as many that passed."""
-FIRST = 2
-"""Failed questions that every fault answers; those that come nearest answer the rest."""
-SECOND = 100
-"""Faults that answer the second of them: those that come nearest on the first."""
+MANY = 320
+"""Faults that answer a first failure: those that are registered with what failed, before all."""
+SECOND = 80
+"""Faults that answer a second failure and some passes: those that come nearest on the first."""
+PASSES = 3
 KEPT = 12
+"""Faults that answer everything."""
 SECONDS = 10.0
 """For all of it; what is not done by then is left out."""
-FAIR = 0.5
-"""Share of the failures that a fault must explain to be called the likely cause."""
-REFUTED = 0.34
-"""Share of the passes that it may fail."""
 WEIGHT = {"numbers": 1.0, "errors": 0.8, "failure": 0.7}
 
 BAD = ("fail", "error", "xpass")
 """Not `crash` or `timeout`: they would take this process along."""
-
-
-@dataclass(frozen=True)
-class Suspect:
-    """A fault, and how much it explains.
-
-    explained: of `asked` failures that were asked again; refuted: of `passes`, those that it fails.
-    fraction: of the bound, between it and the implementation; ways: how the failures match.
-    """
-
-    name: str
-    says: str
-    kind: str
-    group: str
-    explained: int
-    asked: int
-    refuted: int
-    passes: int
-    fraction: float
-    ways: Mapping[str, int]
-    score: float
-
-    @property
-    def likely(self) -> bool:
-        """Whether it explains a fair share, and fails where the implementation passes seldom.
-
-        What matches number by number may do so under a condition of its own.
-        """
-        enough = self.explained >= FAIR * self.asked and self.explained > 0
-        return enough and (self.refuted <= REFUTED * self.passes or self.sometimes)
-
-    @property
-    def sometimes(self) -> bool:
-        """Whether the implementation does what the fault does, but not always."""
-        numbers = self.ways.get("numbers", 0) >= 0.75 * self.asked and self.asked > 1
-        return numbers and self.refuted > REFUTED * self.passes
-
-    @property
-    def evidence(self) -> str:
-        """How much of what was asked it explains, and how closely."""
-        if set(self.ways) == {"numbers"}:
-            close = "number by number" if self.fraction == 0 else f"to {self.fraction:.1g}"
-            tail = close if self.fraction == 0 else f"{close} of the bound"
-        elif self.ways.get("errors", 0) > 0:
-            tail = "its errors go with these"
-        else:
-            tail = "it fails alike"
-        against = f", but fails {self.refuted} of {self.passes} passes" if self.refuted else ""
-        if self.sometimes:
-            against = f"; but not always: it fails {self.refuted} of {self.passes} passes"
-        return f"explains {self.explained} of {self.asked} failures asked again, {tail}{against}"
-
-
-@dataclass(frozen=True)
-class Diagnosis:
-    """likely: the faults that explain the failures, two where nothing tells them apart.
-
-    nearest: those that come nearest where none explains them. kind and group: of the first.
-    """
-
-    likely: tuple[Suspect, ...] = ()
-    nearest: tuple[Suspect, ...] = ()
-    asked: int = 0
-    as_if: str = ""
-    outputs: str = ""
-    separation: Separation | None = None
-    places: tuple[str, ...] = ()
-    trouble: str = ""
-
-    @property
-    def best(self) -> Suspect | None:
-        """The first of the likely ones, or the nearest."""
-        return next(iter((*self.likely, *self.nearest)), None)
-
-    def lines(self) -> list[str]:
-        """For the report, each of at most 98 columns."""
-        if self.trouble:
-            return _wrapped("no diagnosis: ", self.trouble)
-        found: list[str] = []
-        for number, one in enumerate(self.likely):
-            text = f"{one.says} (faulty:{one.name}; {one.evidence})"
-            found += _wrapped("most likely: " if number == 0 else "or: ", text)
-        excused = f"{self.as_if} (then every failure asked again would pass)"
-        if self.as_if and self.likely:
-            found += _wrapped("as if ", excused)
-        elif self.as_if:
-            found += _wrapped("most likely: ", f"coarser than declared, as if {excused}")
-        elif not self.likely and self.asked:
-            found += _wrapped("most likely: ", self._unexplained())
-        where = [word for word in (self.outputs, str(self.separation or "")) if word]
-        if self.places:
-            where.append(f"wrong numbers: {', '.join(self.places)}")
-        return found + (_wrapped("where: ", "; ".join(where)) if where else [])
-
-    def _unexplained(self) -> str:
-        text = "unexplained: no known fault does this"
-        if self.nearest and self.nearest[0].score > 0:
-            one = self.nearest[0]
-            says = one.says.rstrip(".")
-            text += f"; the nearest ({one.kind}): {says} (faulty:{one.name})"
-        return text
-
-
-def _wrapped(label: str, text: str) -> list[str]:
-    return textwrap.wrap(
-        text,
-        WIDTH - 2,
-        initial_indent=label,
-        subsequent_indent=" " * 4,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
 
 
 def diagnose(kernel: Kernel, verdicts: Sequence[Verdict], *, seed: int, impl: str) -> Diagnosis:
@@ -193,6 +80,11 @@ class Findings:
     passes: list[Again]
     suspects: list[Candidate] = field(default_factory=list)
     as_if: str = ""
+
+    @cached_property
+    def profile(self) -> Profile:
+        """Which claims failed, and with which options."""
+        return Profile.of(self.verdicts)
 
     def diagnosis(self, *, without: Iterable[str] = ()) -> Diagnosis:
         """What to conclude from it, as if the faults `without` were unknown."""
@@ -227,7 +119,7 @@ class Findings:
         explained = sum(WEIGHT.get(like.way, 0.0) for like in found) / max(1, len(found))
         overlap = sum(like.overlap for like in found) / max(1, len(found))
         fraction = max((like.fraction for like in found if like.way == "numbers"), default=0.0)
-        score = explained + 0.3 * overlap + 0.2 * consistency(one.fault, self.verdicts)
+        score = explained + 0.3 * overlap + 0.2 * consistency(one.fault, self.profile)
         by_numbers = sum(like.way == "numbers" for like in found) > len(found) / 2
         score -= (0.5 if by_numbers else 1.0) * refuted / max(1, len(right))
         score -= 0.05 * min(1.0, fraction)
@@ -287,34 +179,46 @@ def examined(
 
 
 def _answer(found: Findings, *, until: Callable[[], bool]) -> None:
-    """Every fault answers the first failures, the nearest of them the rest."""
-    first = [n for n, one in found.numbered() if one.failed and _is_telling(one)][:FIRST]
-    first = first or [0]
-    known = {one.fault.name: consistency(one.fault, found.verdicts) for one in found.suspects}
-    many = len(found.suspects)
-    for number in first:
-        for one in found.suspects[:many]:
-            one.answer(number, found.failures[number])
-        found.suspects.sort(key=lambda one: -_promise(one, first) - known[one.fault.name])
-        many = SECOND
+    """Many faults answer the first failure, the nearest of them more, and few the rest."""
+    failed = [n for n, one in found.numbered() if one.failed]
+    telling = [n for n in failed if _is_telling(found.failures[n])] or failed[:1]
+    passed = [n for n, one in found.numbered() if not one.failed]
+    known = {one.fault.name: consistency(one.fault, found.profile) for one in found.suspects}
+    found.suspects.sort(key=lambda one: -known[one.fault.name])
+    rounds = ((telling[:1], MANY), (telling[1:2], SECOND), (passed[:PASSES], SECOND))
+    for numbers, many in rounds:
+        _ask(found, found.suspects[:many], numbers, until)
+        found.suspects.sort(key=lambda one: -_promise(one, failed) - known[one.fault.name])
     for one in found.suspects[:KEPT]:
-        for number, question in found.numbered():
-            if until():
-                return
-            if number not in first:
-                one.answer(number, question)
+        _ask(found, [one], range(len(failed) + len(passed)), until)
     for one in found.suspects[:KEPT]:
-        for number, question in found.numbered():
-            if until():
-                return
-            if question.failed and not one.likeness[number].way:
-                one.fails_alike(number, question)
+        for number in failed:
+            if number in one.likeness and not one.likeness[number].way and not until():
+                one.fails_alike(number, found.failures[number])
+
+
+def _ask(
+    found: Findings,
+    suspects: Sequence[Candidate],
+    numbers: Sequence[int],
+    until: Callable[[], bool],
+) -> None:
+    """Have suspects answer questions that they have not answered yet."""
+    asked = dict(found.numbered())
+    for one in suspects:
+        for number in numbers:
+            if number not in one.likeness and not until():
+                one.answer(number, asked[number])
 
 
 def _is_telling(question: Again) -> bool:
     return any(call.telling for call in question.calls)
 
 
-def _promise(one: Candidate, first: Sequence[int]) -> float:
-    found = [one.likeness[number] for number in first if number in one.likeness]
-    return sum(like.overlap + WEIGHT.get(like.way, 0.0) for like in found) / len(first)
+def _promise(one: Candidate, failed: Sequence[int]) -> float:
+    """How like the implementation it was so far, less the passes that it fails."""
+    found = [one.likeness[number] for number in failed if number in one.likeness]
+    right = [like for number, like in one.likeness.items() if number not in failed]
+    like = sum(like.overlap + WEIGHT.get(like.way, 0.0) for like in found)
+    against = sum(not like.way for like in right)
+    return like / max(1, len(found)) - against / max(1, len(right))

@@ -9,7 +9,7 @@ two errors go together. Where there is no number to compare, the question must f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -21,11 +21,12 @@ from attnspec.adapters.catalogue import Fault
 from attnspec.adapters.pipeline import Pipeline
 from attnspec.conformance.diagnosis_evidence import Again, Call, Measured, is_rounding
 from attnspec.conformance.examination import examine, question_of
+from attnspec.conformance.localisation import common_options
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.formats import FORMATS
 from attnspec.oracle.problem import OUTPUTS
 
-__all__ = ["Candidate", "Likeness", "candidates", "consistency", "ways"]
+__all__ = ["Candidate", "Likeness", "Profile", "candidates", "consistency", "ways"]
 
 TOGETHER = 0.7
 """Correlation of two errors from which on they have one cause."""
@@ -126,7 +127,7 @@ class _Match:
     exact: bool
     together: bool
     fraction: float
-    overlap: float
+    overlap: float | None
 
 
 FAR = _Match(exact=False, together=False, fraction=0.0, overlap=0.0)
@@ -150,7 +151,7 @@ def _compared(kernel: Kernel, told: Call) -> _Match:
         exact=changed and all(m.exact for m in matches),
         together=changed and all(m.together for m in matches),
         fraction=max(m.fraction for m in matches),
-        overlap=float(np.mean([m.overlap for m in matches])),
+        overlap=_mean(m.overlap for m in matches),
     )
 
 
@@ -182,7 +183,7 @@ def _output(one: Measured, theirs: npt.NDArray[np.float64]) -> _Match:
     similarity = _cosine(one, theirs)
     either = int((wrong | wrong_too).sum())
     shared = 1.0 if either == 0 else int((wrong & wrong_too).sum()) / either
-    alike = shared if either == 0 else (shared + max(0.0, similarity)) / 2
+    alike = None if either == 0 else (shared + max(0.0, similarity)) / 2
     together = exact or (is_rounding(one) and similarity > TOGETHER)
     return _Match(exact, together, fraction, alike)
 
@@ -197,6 +198,12 @@ def _cosine(one: Measured, theirs: npt.NDArray[np.float64]) -> float:
         return float((a * b).sum() / size) if size > 0 and np.isfinite(size) else 0.0
 
 
+def _mean(found: Iterable[float | None]) -> float | None:
+    """Of what is known; None where one is as right as the other."""
+    known = [one for one in found if one is not None]
+    return float(np.mean(known)) if known else None
+
+
 def _together(question: Again, found: Sequence[_Match]) -> Likeness:
     """The likeness on a question from those of its calls.
 
@@ -205,7 +212,8 @@ def _together(question: Again, found: Sequence[_Match]) -> Likeness:
     """
     if not found:
         return NOTHING
-    fraction, overlap = max(m.fraction for m in found), float(np.mean([m.overlap for m in found]))
+    fraction = max(m.fraction for m in found)
+    overlap = _mean(m.overlap for m in found) or 0.0
     telling = not question.failed or any(one.telling for one in question.calls)
     if telling and all(m.exact for m in found):
         return Likeness("numbers", fraction, overlap)
@@ -217,21 +225,60 @@ def _together(question: Again, found: Sequence[_Match]) -> Likeness:
 # -- what the fault is registered with -------------------------------------------------------------
 
 
-def consistency(fault: Fault, verdicts: Iterable[Verdict]) -> float:
-    """In [0, 1]: how well the claims that failed are those that the fault is known to fail."""
-    failed: set[str] = set()
-    passed: set[str] = set()
-    for verdict in verdicts:
-        (passed if verdict.status == "pass" else failed).add(verdict.claim)
-    passed -= failed
-    outputs = {claim for claim in failed if claim in OUTPUTS}
+MENTIONS = {
+    "causal": ("causal", "future", "token"),
+    "window": ("window",),
+    "mask": ("mask",),
+    "bias": ("bias",),
+    "softcap": ("softcap", "cap"),
+    "sinks": ("sink",),
+    "alibi": ("alibi", "slope"),
+    "key_lengths": ("length", "padding", "varlen"),
+    "query_lengths": ("length", "padding", "varlen"),
+    "gqa": ("gqa", "group", "key head"),
+}
+"""By which words a fault says that it is about an option."""
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What failed: claims that did, claims that did not, and the options that failures share."""
+
+    failed: frozenset[str]
+    passed: frozenset[str]
+    options: tuple[str, ...]
+
+    @classmethod
+    def of(cls, verdicts: Sequence[Verdict]) -> Profile:
+        """Of the verdicts on one implementation."""
+        judged = [verdict for verdict in verdicts if verdict.status != "not claimed"]
+        failed = frozenset(verdict.claim for verdict in judged if verdict.status != "pass")
+        passed = frozenset(verdict.claim for verdict in judged) - failed
+        return cls(failed, passed, common_options(judged))
+
+
+def consistency(fault: Fault, profile: Profile) -> float:
+    """In [0, 1]: how well what the fault is registered with fits what failed.
+
+    The claims and outputs that it is known to fail, and the options that it speaks of.
+    """
+    outputs = {claim for claim in profile.failed if claim in OUTPUTS}
     unexpected = outputs - set(fault.spoils)
-    shows = [claim for claim in fault.shows if claim in failed | passed]
-    shown = sum(claim in failed for claim in shows) / len(shows) if shows else 0.5
-    spared = [claim for claim in OUTPUTS if claim in passed and claim in fault.spoils]
+    shows = [claim for claim in fault.shows if claim in profile.failed | profile.passed]
+    shown = sum(claim in profile.failed for claim in shows) / len(shows) if shows else 0.5
+    spared = [claim for claim in OUTPUTS if claim in profile.passed and claim in fault.spoils]
     many = len(outputs | set(spared))
     fit = 1 - (len(unexpected) + 0.5 * len(spared)) / many if many else 0.5
-    return 0.5 * shown + 0.5 * max(0.0, fit)
+    return 0.4 * shown + 0.3 * max(0.0, fit) + 0.3 * _affinity(fault, profile.options)
+
+
+def _affinity(fault: Fault, common: Collection[str]) -> float:
+    """How well the options that a fault speaks of are those that the failures share."""
+    text = f"{fault.name} {fault.kind} {fault.group} {fault.says}".lower()
+    spoken = {name for name, words in MENTIONS.items() if any(word in text for word in words)}
+    if not common:
+        return 0.3 if spoken else 0.7
+    return len(spoken & set(common)) / len(spoken | set(common))
 
 
 def ways(found: Iterable[Likeness]) -> dict[str, int]:

@@ -19,7 +19,8 @@ from rich.text import Text
 from threadpoolctl import threadpool_limits
 
 from attnspec.adapters.catalogue import Fault, catalogue
-from attnspec.conformance.diagnosis import Diagnosis, Suspect, quietly
+from attnspec.conformance.diagnosis import quietly
+from attnspec.conformance.diagnosis_said import Diagnosis, Suspect
 from attnspec.conformance.examination import examine, questions
 from attnspec.conformance.report import BAD
 from attnspec.conformance.selftest import Plan, run

@@ -18,7 +18,7 @@ from attnspec.conformance.options import OPTIONS
 from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.problem import OUTPUTS
 
-__all__ = ["Separation", "separation", "spoilt_outputs"]
+__all__ = ["Separation", "common_options", "separation", "spoilt_outputs"]
 
 BoolArray = npt.NDArray[np.bool_]
 
@@ -76,6 +76,26 @@ def spoilt_outputs(verdicts: Sequence[Verdict]) -> str:
     if outputs and right:
         return f"{', '.join(outputs)} wrong, {', '.join(right)} right on the same cases"
     return ""
+
+
+def common_options(verdicts: Sequence[Verdict]) -> tuple[str, ...]:
+    """The options that nearly all failures have, and not most passes."""
+    bad = [_options(v) for v in verdicts if v.status in Failed]
+    good = [_options(v) for v in verdicts if v.status == "pass"]
+    names = {name for options in bad for name in options}
+    return tuple(
+        sorted(
+            name
+            for name in names
+            if sum(name in options for options in bad) >= RECALL * len(bad)
+            and sum(name in options for options in good) < SAYS * len(good)
+        )
+    )
+
+
+def _options(verdict: Verdict) -> frozenset[str]:
+    settings = verdict.case.rpartition("/")[2].split("+")
+    return frozenset(word.partition(":")[0] for word in settings if word != "plain")
 
 
 def separation(verdicts: Sequence[Verdict]) -> Separation | None:

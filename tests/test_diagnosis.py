@@ -14,9 +14,10 @@ from attnspec.adapters.catalogue import catalogue
 from attnspec.conformance import diagnosis as module
 from attnspec.conformance.case import Case, parse_settings
 from attnspec.conformance.cases import OPTION, SMALL, Shape
-from attnspec.conformance.diagnosis import Diagnosis, diagnose, examined
-from attnspec.conformance.diagnosis_candidates import consistency
+from attnspec.conformance.diagnosis import diagnose, examined
+from attnspec.conformance.diagnosis_candidates import Profile, consistency
 from attnspec.conformance.diagnosis_evidence import chosen, cost
+from attnspec.conformance.diagnosis_said import Diagnosis
 from attnspec.conformance.examination import examine
 from attnspec.conformance.question import Question
 
@@ -178,4 +179,5 @@ def test_claims_that_fail_count_for_the_faults_that_are_known_to_fail_them():
     one = catalogue("faulty")["dk-without-scale"]
     other = catalogue("faulty")["causal-top-left"]
     verdicts = verdicts_of(one.kernel(), claims=("out", "dq", "dk"))
-    assert consistency(one, verdicts) > consistency(other, verdicts)
+    profile = Profile.of(verdicts)
+    assert consistency(one, profile) > consistency(other, profile)
