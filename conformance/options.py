@@ -145,11 +145,11 @@ def _sinks(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[st
     return {"sinks": _side_format(form).round(2 * rng.standard_normal(shape[1]))}
 
 
-def _alibi(first: int) -> Variant:
-    """2^-first in the first head, half of it in each next one: far keys count from about 6 on."""
+def _alibi(first: float) -> Variant:
+    """2^-first in the first head, half of it in each next one; far keys count from about 6 on."""
 
     def draw(rng: np.random.Generator, shape: ScoreShape, form: Format) -> dict[str, Any]:
-        slopes = 2.0 ** -np.arange(first, first + shape[1])
+        slopes = 2.0 ** -(first + np.arange(shape[1]))
         return {"alibi": _side_format(form).round(slopes)}
 
     return draw
@@ -222,7 +222,7 @@ OPTIONS: dict[str, dict[str, Variant]] = {
     },
     "softcap": {"tight": _fixed(softcap=1.5), "loose": _fixed(softcap=30.0)},
     "sinks": {"normal": _sinks},
-    "alibi": {"standard": _alibi(1), "gentle": _alibi(6)},
+    "alibi": {"standard": _alibi(1), "gentle": _alibi(6.5)},
     "key_lengths": {
         "ragged": lengths("key_lengths", axis=3, low=0.4),
         "zero": lengths("key_lengths", axis=3, low=0),
