@@ -193,8 +193,8 @@ def _variant(option: str, variant: str) -> Variant:
 
 
 def _with_heads(case: Case) -> Shape:
-    """Grouped heads: three query heads for each key head (two is halving), or all for one."""
+    """Query heads for each key head: three (two is halving) or eight; or all share one."""
     chosen = dict(case.settings).get("gqa")
-    if chosen == "grouped":
-        return replace(case.shape, heads=3 * case.shape.kv_heads)
+    if chosen in ("grouped", "eight"):
+        return replace(case.shape, heads=case.shape.kv_heads * (3 if chosen == "grouped" else 8))
     return replace(case.shape, kv_heads=1) if chosen else case.shape

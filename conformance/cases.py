@@ -58,6 +58,7 @@ HALF_TILES = (48, 96, 192)  # keys: half of a last tile of 32, 64 and 128
 HEAD_SIZES = ((1, 1), (3, 3), (8, 8), (80, 80), (96, 96), (127, 127), (128, 128), (129, 129))
 LARGE_HEAD_SIZES = ((256, 256), (257, 257))
 UNEQUAL_SIZES = ((32, 48), (64, 16), (24, 1))
+FULL = Shape(1, 2, 2, 64, 128, 16, 16)  # rows and keys fill every usual tile
 MANY = Shape(5, 9, 9, 3, 7, 8, 8)  # more entries and heads than other shapes have
 SPECIALISED = ((64, 64), (96, 96), (128, 128), (256, 256), (192, 128))
 """Head sizes that kernels have code of their own for, options and all."""
@@ -255,18 +256,18 @@ def _walks(level: str, options: Collection[str], turn: Turn) -> Iterator[Case]:
     """Pairs of options that decide where a kernel begins and ends; types share the cases.
 
     Which tiles it visits, in `TILED`; how it reads a cache of ragged lengths, or one that groups
-    of heads share, for a single row, in `DECODE`. And every option in `MANY`.
+    of heads share, for a single row, in `DECODE`. And every option in `FULL` and `MANY`.
     """
     claimed = [option for option in OPTIONS if option in options] if level != "smoke" else []
     hiding = [option for option in HIDING if option in claimed]
     walks: list[tuple[Shape, tuple[str, ...]]] = [
         *((TILED, pair) for pair in itertools.combinations(hiding, 2)),
         *((DECODE, (a, b)) for a in claimed for b in CACHED if b in claimed and a != b),
-        *((MANY, (option,)) for option in claimed),
+        *((shape, (option,)) for option in claimed for shape in (FULL, MANY)),
     ]
     every = list(enumerate(walks))
     for number, (shape, names) in _share(every, turn) if level == "standard" else every:
-        turned = 0 if shape is MANY else number
+        turned = number if len(names) > 1 else 0
         chosen = [list(OPTIONS[option]) for option in names]
         settings = [(o, v[turned % len(v)]) for o, v in zip(names, chosen, strict=True)]
         yield Case("normal", shape, tuple(settings))

@@ -184,3 +184,38 @@ class SinksOfTheKeyHead(Pipeline):
 
     def ready(self) -> None:
         self.sinks = None if self.sinks is None else self.sinks[:, self.key_heads()]
+
+
+@fault(kind="gqa-map")
+class GroupsOfFourAtMost(Pipeline):
+    """Groups of more than four query heads are read as groups of four."""
+
+    def key_heads(self) -> Array:
+        group = min(self.heads // self.kv_heads, 4)
+        return np.arange(self.heads) // group % self.kv_heads
+
+
+@fault(kind="gqa-map", shows=("chunked-prefill-equals-prefill",))
+class PackedGroupsTakenAsRows(Pipeline):
+    """Up to eight rows are packed with their group's heads, and the packed index is the row."""
+
+    def seen_causally(self, ahead: Array) -> Array:
+        group = self.heads // self.kv_heads
+        if self.rows > 8:
+            return super().seen_causally(ahead)
+        head = np.arange(self.heads)[:, None, None] % group
+        packed = self.row_index() * group + head
+        return np.asarray(ahead + packed - self.row_index() >= 0)
+
+
+@fault(kind="gqa-map", shows=("lse",), spoils=("lse",))
+class LseOfGroupsTransposed(Pipeline):
+    """The log-sum-exp of grouped heads stands in the order of their places in the groups."""
+
+    def answer(self) -> Array | tuple[Array, Array]:
+        found = super().answer()
+        if not isinstance(found, tuple):
+            return found
+        group = self.heads // self.kv_heads
+        order = np.arange(self.heads).reshape(self.kv_heads, group).T.reshape(-1)
+        return found[0], found[1][:, order]

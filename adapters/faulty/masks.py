@@ -236,3 +236,11 @@ class MaskOfFourEntries(Pipeline):
     def ready(self) -> None:
         if self.mask is not None:
             self.mask = self.mask[np.arange(self.batch) % 4]
+
+
+@fault(kind="tail-tile")
+class MaskLostWhereKeysFillTheirTiles(Pipeline):
+    """Where the keys fill tiles of 64, no tile is tested for bounds, nor for the mask."""
+
+    def ready(self) -> None:
+        self.mask = self.mask if self.keys % 64 else None

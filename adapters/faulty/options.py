@@ -152,6 +152,15 @@ class QueryLengthsIgnored(Pipeline):
 
 
 @fault(kind="option-ignored")
+class QueryLengthOfZeroTakenAsNone(Pipeline):
+    """A query length of 0 counts as no length given: all padding attends."""
+
+    def lengths(self, given: Array | None, most: int) -> Array:
+        found = super().lengths(given, most)
+        return np.where(found == 0, most, found) if given is self.raw["query_lengths"] else found
+
+
+@fault(kind="option-ignored")
 class KeyLengthsOneTooMany(Pipeline):
     """One key beyond the length of its batch entry is attended."""
 

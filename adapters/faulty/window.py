@@ -259,3 +259,12 @@ class WindowTilesFoundByPaddedLengths(Pipeline):
         first = np.maximum(self.row_index() + self.keys - self.rows - left, 0) // 128
         key = self.row_index() + self.offset() - ahead
         return np.asarray(seen & (key // 128 >= first))
+
+
+@fault(kind="window")
+class WindowLostWhereRowsFillTheirTiles(Pipeline):
+    """Where the rows fill tiles of 64, the window is lost with the test for bounds."""
+
+    def ready(self) -> None:
+        if self.rows % 64 == 0:
+            self.window = (None, None)
