@@ -29,7 +29,7 @@ class LateChannelsDropped(Channels):
         return np.arange(self.size) < 64
 
 
-@fault(kind="tail-tile")
+@fault(kind="tail-tile", beyond_smoke="no head size beyond 129")
 class ChannelsOfTheLargestHeadsDropped(Channels):
     """Channels of q·k from the 257th on are left out."""
 
@@ -53,7 +53,7 @@ class ChannelsInGroupsOfEight(Channels):
         return np.asarray((np.arange(self.size) < self.size // 8 * 8) | (self.size < 8))
 
 
-@fault(kind="tail-tile")
+@fault(kind="tail-tile", beyond_smoke="no heads of 96")
 class HeadsOfNinetySixReadAsSixtyFour(Channels):
     """At head size 96, the channels from the 65th on are left out of q·k."""
 

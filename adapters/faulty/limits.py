@@ -13,7 +13,7 @@ __all__: list[str] = []
 # -- head sizes that have a kernel of their own ----------------------------------------------------
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no options in heads of 128")
 class SoftcapLostInHeadsOfOneHundredTwentyEight(Pipeline):
     """At head size 128, the soft cap is not applied."""
 
@@ -21,7 +21,7 @@ class SoftcapLostInHeadsOfOneHundredTwentyEight(Pipeline):
         return (s, 1.0) if self.size == 128 else super().capped(s)
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no options in heads above 128")
 class BiasLostInLargeHeads(Pipeline):
     """At head sizes above 128, the bias is not added."""
 
@@ -29,7 +29,7 @@ class BiasLostInLargeHeads(Pipeline):
         return s if self.size > 128 else super().biased(s, keys)
 
 
-@fault(kind="causality")
+@fault(kind="causality", beyond_smoke="no options in heads of 64")
 class CausalSeesTheNextTokenInHeadsOfSixtyFour(Pipeline):
     """At head size 64, a causal row sees one token of its future."""
 
@@ -37,7 +37,7 @@ class CausalSeesTheNextTokenInHeadsOfSixtyFour(Pipeline):
         return np.asarray(ahead >= (-1 if self.size == 64 else 0))
 
 
-@fault(kind="sink", shows=("out", "lse"))
+@fault(kind="sink", shows=("out", "lse"), beyond_smoke="no options in heads of 64")
 class SinkLostInHeadsOfSixtyFour(Pipeline):
     """At head size 64, sinks are not used."""
 
@@ -46,7 +46,7 @@ class SinkLostInHeadsOfSixtyFour(Pipeline):
             self.sinks = np.full_like(self.sinks, -np.inf)
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no grouped heads of 128")
 class GroupedHeadsTiledInHeadsOfOneHundredTwentyEight(Pipeline):
     """At head size 128, query head h reads key head h mod Hkv."""
 
@@ -55,7 +55,7 @@ class GroupedHeadsTiledInHeadsOfOneHundredTwentyEight(Pipeline):
         return tiled if self.size == 128 else super().key_heads()
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no options in heads of 64")
 class WindowLostInHeadsOfSixtyFour(Pipeline):
     """At head size 64, the left edge of a window is ignored."""
 
@@ -70,7 +70,7 @@ class WindowLostInHeadsOfSixtyFour(Pipeline):
 # -- late rows and far keys ------------------------------------------------------------------------
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no more than 64 rows")
 class BiasOfLateRowsLost(Pipeline):
     """Rows from the 129th on have no bias."""
 
@@ -79,7 +79,7 @@ class BiasOfLateRowsLost(Pipeline):
         return np.where(self.row_index() < 128, found, s)
 
 
-@fault(kind="broadcast")
+@fault(kind="broadcast", beyond_smoke="no more than 64 rows")
 class MaskOfLateRowsStartsAgain(Pipeline):
     """Row i has the mask of row i mod 128."""
 
@@ -88,7 +88,7 @@ class MaskOfLateRowsStartsAgain(Pipeline):
         return found if self.mask is None else found[..., np.arange(self.rows) % 128, :]
 
 
-@fault(kind="softcap-order")
+@fault(kind="softcap-order", beyond_smoke="no more than 64 rows")
 class SoftcapOfLateRowsLost(Pipeline):
     """Rows from the 129th on have no soft cap."""
 
@@ -98,7 +98,7 @@ class SoftcapOfLateRowsLost(Pipeline):
         return np.where(late, s, found), np.where(late, 1, slope)
 
 
-@fault(kind="sink", shows=("out", "lse"))
+@fault(kind="sink", shows=("out", "lse"), beyond_smoke="no more than 64 rows")
 class SinkOfLateRowsLost(Pipeline):
     """Rows from the 129th on have no sink."""
 
@@ -109,7 +109,7 @@ class SinkOfLateRowsLost(Pipeline):
         return lost[0].astype(self.real), lost[1].astype(self.real), sums
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no window of a hundred keys")
 class WindowAtMostHundred(Pipeline):
     """A window reaches back 100 keys at most."""
 
@@ -121,7 +121,7 @@ class WindowAtMostHundred(Pipeline):
         return seen
 
 
-@fault(kind="acc-precision")
+@fault(kind="acc-precision", beyond_smoke="no gentle slopes")
 class AlibiDistanceInBfloat16(Pipeline):
     """ALiBi's distances are rounded to bfloat16, which holds no odd number beyond 256."""
 
@@ -132,7 +132,7 @@ class AlibiDistanceInBfloat16(Pipeline):
         return np.asarray(s - self.slopes * distance)
 
 
-@fault(kind="index-overflow")
+@fault(kind="index-overflow", beyond_smoke="no gentle slopes")
 class AlibiDistanceInEightBits(Pipeline):
     """ALiBi's distances are at most 255."""
 
@@ -160,7 +160,7 @@ class BiasedScoresInHalf(Pipeline):
         return found if self.bias is None else rounded(found, "float16")
 
 
-@fault(kind="acc-precision")
+@fault(kind="acc-precision", beyond_smoke="slopes are powers of two")
 class SlopesInBfloat16(Pipeline):
     """ALiBi's slopes are rounded to bfloat16."""
 

@@ -134,7 +134,7 @@ class MaximumInHalfForTheWeights(Pipeline):
         return after, self.added(total, p, fade), self.collected(sums, p, keys, fade)
 
 
-@fault(kind="missing-rescale")
+@fault(kind="missing-rescale", beyond_smoke="no maximum that moves beyond a thousand keys")
 class RescaleStopsAfterThousandKeys(Pipeline):
     """Beyond 1,024 keys, earlier sums are no longer rescaled."""
 

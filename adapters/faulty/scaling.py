@@ -42,7 +42,9 @@ class ScaleFixed(Pipeline):
         self.scale = self.size**-0.5
 
 
-@fault(kind="wrong-scale", reports=("pytorch/pytorch#174049",))
+@fault(
+    kind="wrong-scale", reports=("pytorch/pytorch#174049",), beyond_smoke="no scale beside a mask"
+)
 class ScaleFixedWithMask(Pipeline):
     """With a mask, the caller's scale is ignored for 1/sqrt(head size)."""
 
@@ -187,7 +189,7 @@ class ScaleInFirstTileOnly(Pipeline):
         return found
 
 
-@fault(kind="overflow")
+@fault(kind="overflow", beyond_smoke="no large scores under a negative scale")
 class MaximumBeforeNegativeScale(Pipeline):
     """The row maximum is taken before scaling: under a negative scale it is the minimum."""
 

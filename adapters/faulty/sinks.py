@@ -63,7 +63,7 @@ class SinkOfTheNextHead(SinkOf):
         return np.roll(sinks, -1, axis=1)
 
 
-@fault(kind="sink", shows=("out", "lse"))
+@fault(kind="sink", shows=("out", "lse"), beyond_smoke="no sinks with grouped heads")
 class SinkOfTheKeyHead(SinkOf):
     """With grouped heads, sinks are indexed by the key head."""
 
@@ -112,7 +112,12 @@ class SinkLast(Pipeline):
         return after, total * fade + self.exp(sinks - after), sums * fade
 
 
-@fault(kind="sink", shows=("out",), reports=("NVIDIA/TensorRT-LLM#19220",))
+@fault(
+    kind="sink",
+    shows=("out",),
+    reports=("NVIDIA/TensorRT-LLM#19220",),
+    beyond_smoke="no sinks in rows that see nothing",
+)
 class SinkAgainstPlaceholder(SinkLast):
     """In a row that sees nothing the sink is taken against a maximum of -100,000: infinity."""
 
@@ -124,7 +129,7 @@ class SinkAgainstPlaceholder(SinkLast):
         return held, total + weight, np.where(empty, sums * weight, sums).astype(self.real)
 
 
-@fault(kind="sink", shows=("lse",))
+@fault(kind="sink", shows=("lse",), beyond_smoke="no scores far below a sink")
 class SinkNotInTheMaximum(SinkLast):
     """The row maximum leaves the sink out: the sum with a large one is infinite."""
 
@@ -172,7 +177,7 @@ class SinkHasTheFirstValue(SinkLast):
         return after, total, sums + self.exp(sinks - after) * value
 
 
-@fault(kind="sink", shows=("out", "lse"))
+@fault(kind="sink", shows=("out", "lse"), beyond_smoke="no sinks behind a hidden tile")
 class SinkLostBehindHiddenTile(Pipeline):
     """A row that does not see the first tile loses its sink."""
 
@@ -200,7 +205,7 @@ class SinkInLseAlone(SinkLast):
         return found
 
 
-@fault(kind="sink", shows=("out", "lse"))
+@fault(kind="sink", shows=("out", "lse"), beyond_smoke="no sinks with a window")
 class SinkDroppedWithWindow(SinkOf):
     """With a window, sinks are not used."""
 

@@ -22,7 +22,7 @@ class SoftcapAfterMask(Pipeline):
         return s.astype(self.real), slope
 
 
-@fault(kind="softcap-order")
+@fault(kind="softcap-order", beyond_smoke="no soft cap beside a bias")
 class SoftcapAfterBias(Pipeline):
     """The soft cap is applied to score and bias together."""
 
@@ -32,7 +32,7 @@ class SoftcapAfterBias(Pipeline):
         return self.hidden(s, self.visible(keys)).astype(self.real), slope
 
 
-@fault(kind="softcap-order")
+@fault(kind="softcap-order", beyond_smoke="no soft cap beside ALiBi")
 class SoftcapAfterAlibi(Pipeline):
     """The soft cap is applied to score and ALiBi together."""
 
@@ -66,7 +66,7 @@ class SoftcapRevivesPadding(Pipeline):
         return largest, total, sums
 
 
-@fault(kind="softcap-order")
+@fault(kind="softcap-order", beyond_smoke="no soft cap beside sinks")
 class SoftcapOfSinks(Pipeline):
     """The soft cap is applied to sinks, too."""
 
@@ -99,7 +99,7 @@ class TanhByFraction(Pipeline):
         return self.softcap * bent, 1 - bent * bent
 
 
-@fault(kind="overflow")
+@fault(kind="overflow", beyond_smoke="no large scores under a soft cap")
 class TanhByExpOverflows(Pipeline):
     """tanh is (e^2x - 1) / (e^2x + 1), NaN from x = 44 on."""
 
@@ -151,7 +151,7 @@ class SoftcapLostWhenDecoding(Pipeline):
         return (s, 1.0) if self.rows == 1 else super().capped(s)
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no soft cap under a causal mask")
 class SoftcapLostWithCausal(Pipeline):
     """Under a causal mask, the soft cap is not applied."""
 

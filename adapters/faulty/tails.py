@@ -118,7 +118,7 @@ class LastKeyDroppedBehindTiles(Seen):
         return np.asarray((j < self.keys - 1) | (self.keys % 16 != 1))
 
 
-@fault(kind="tail-tile")
+@fault(kind="tail-tile", beyond_smoke="no row of 1,025 keys")
 class LastKeyDroppedBehindThousands(Seen):
     """The last key is left out where the number of keys is 1 more than a multiple of 1,024."""
 
@@ -134,7 +134,7 @@ class KeyBeforeEachTileEdgeDropped(Seen):
         return np.asarray(j % self.tile != self.tile - 1)
 
 
-@fault(kind="tail-tile")
+@fault(kind="tail-tile", beyond_smoke="no row of 1,025 keys")
 class KeysBeyondThousandDropped(Seen):
     """Keys from the 1,025th on are left out."""
 
