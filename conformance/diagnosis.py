@@ -24,6 +24,7 @@ from attnspec.conformance.diagnosis_candidates import (
     Profile,
     candidates,
     consistency,
+    spoils,
     ways,
 )
 from attnspec.conformance.diagnosis_evidence import Again, Deadline, again, chosen, literals
@@ -36,8 +37,6 @@ __all__ = ["Findings", "diagnose", "examined", "quietly"]
 
 QUESTIONS = 12
 """Failed questions that are asked again, and as many that passed."""
-MANY = 320
-"""Faults that answer a first failure: those that are registered with what failed, before all."""
 SECOND = 80
 """Faults that answer a second failure and some passes: those that come nearest on the first."""
 PASSES = 3
@@ -184,8 +183,9 @@ def _answer(found: Findings, *, until: Callable[[], bool]) -> None:
     telling = [n for n in failed if _is_telling(found.failures[n])] or failed[:1]
     passed = [n for n, one in found.numbered() if not one.failed]
     known = {one.fault.name: consistency(one.fault, found.profile) for one in found.suspects}
-    found.suspects.sort(key=lambda one: -known[one.fault.name])
-    rounds = ((telling[:1], MANY), (telling[1:2], SECOND), (passed[:PASSES], SECOND))
+    possible = [one for one in found.suspects if spoils(one.fault, found.profile)]
+    found.suspects = possible or found.suspects
+    rounds = ((telling[:1], len(found.suspects)), (telling[1:2], SECOND), (passed[:PASSES], SECOND))
     for numbers, many in rounds:
         _ask(found, found.suspects[:many], numbers, until)
         found.suspects.sort(key=lambda one: -_promise(one, failed) - known[one.fault.name])

@@ -26,7 +26,7 @@ from attnspec.conformance.verdict import Verdict
 from attnspec.oracle.formats import FORMATS
 from attnspec.oracle.problem import OUTPUTS
 
-__all__ = ["Candidate", "Likeness", "Profile", "candidates", "consistency", "ways"]
+__all__ = ["Candidate", "Likeness", "Profile", "candidates", "consistency", "spoils", "ways"]
 
 TOGETHER = 0.7
 """Correlation of two errors from which on they have one cause."""
@@ -255,6 +255,11 @@ class Profile:
         failed = frozenset(verdict.claim for verdict in judged if verdict.status != "pass")
         passed = frozenset(verdict.claim for verdict in judged) - failed
         return cls(failed, passed, common_options(judged))
+
+
+def spoils(fault: Fault, profile: Profile) -> bool:
+    """Whether the fault may make all the outputs wrong that are."""
+    return set(OUTPUTS) & profile.failed <= set(fault.spoils)
 
 
 def consistency(fault: Fault, profile: Profile) -> float:

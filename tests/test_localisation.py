@@ -72,6 +72,14 @@ def test_nothing_is_said_where_nothing_separates():
     assert separation([verdict(c, failed=False) for c in cases()]) is None
 
 
+def test_an_option_is_not_named_for_half_of_the_cases_that_have_it():
+    verdicts = [
+        verdict(c, claim=claim, failed="causal" in c and (claim == "out") == ("q9" in c))
+        for c, claim in itertools.product(cases(), ("out", "lse"))
+    ]
+    assert separation(verdicts) is None
+
+
 def test_wrong_outputs_are_told_from_right_ones_on_the_same_cases():
     verdicts = [
         verdict(case, claim=claim, failed=claim == "dk")
