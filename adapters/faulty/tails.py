@@ -118,7 +118,7 @@ class LastKeyDroppedBehindTiles(Seen):
         return np.asarray((j < self.keys - 1) | (self.keys % 16 != 1))
 
 
-@fault(kind="tail-tile", beyond_smoke="no row of 1,025 keys")
+@fault(kind="tail-tile")
 class LastKeyDroppedBehindThousands(Seen):
     """The last key is left out where the number of keys is 1 more than a multiple of 1,024."""
 
