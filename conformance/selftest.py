@@ -29,7 +29,7 @@ from attnspec.conformance.verdict import Verdict
 
 __all__ = ["SET_UP", "Batch", "Outcome", "Plan", "Run", "asked_at", "run"]
 
-TOGETHER = 24
+TOGETHER = 48
 """Implementations a process takes at once, at most: enough to share, few enough to balance."""
 
 SET_UP = "set-up"
