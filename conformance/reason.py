@@ -74,7 +74,7 @@ def _reasons(failure: Failure) -> Iterator[tuple[int, Symptom]]:
     """The symptoms of the calls, with the call's number, the best explanation first."""
     question = failure.question
     found: list[tuple[int, Symptom]] = []
-    model = getattr(question.findings[-1], "rule", "") == "model" if question.findings else False
+    model = bool(question.findings) and question.findings[-1].rule in ("model", "rms")
     for index in range(len(question.asked) - 1, -1, -1):
         asked = question.asked[index]
         for symptom in symptoms(question.kernel, asked, model=model):

@@ -13,6 +13,7 @@ import sys
 import textwrap
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,6 @@ from attnspec.conformance.question import Asked
 from attnspec.conformance.reductions import is_plain
 from attnspec.conformance.shrink import Shrunk
 from attnspec.conformance.symptom import KINDS, Judgement, judgement
-from attnspec.conformance.trace import Subject
 
 __all__ = ["Reproduction", "confirmed", "write"]
 
@@ -45,7 +45,6 @@ class Reproduction:
     between NaN, as in the suite, and not only those with odd strides."""
 
     spec: str
-    subject: Subject
     shrunk: Shrunk
     command: str
     version: str
@@ -177,11 +176,11 @@ class _Script:
     def __init__(self, found: Reproduction, name: str) -> None:
         self.found, self.name = found, name
         self.symptom, self.trace = found.shrunk.symptom, found.shrunk.trace
-        self.kernel, self.asked = found.subject.run(self.trace)
+        self.kernel, self.asked = found.shrunk.subject.run(self.trace)
         self.judged: Judgement | None = None
         last: Asked = self.asked[-1]
         if self.symptom.kind in ("nan", "infinite", "number", "beyond", "model"):
-            kind = found.subject.reason.kind
+            kind = found.shrunk.subject.reason.kind
             if self.symptom.about in last.outputs:
                 about = self.symptom.about
                 self.judged = judgement(self.kernel, last, about, model=kind == "model")
@@ -204,7 +203,7 @@ class _Script:
             )
             for index, (arrays, plain) in enumerate(given)
         ]
-        self.single = len(self.trace.calls) == 1 and found.subject.tries == 1
+        self.single = len(self.trace.calls) == 1 and found.shrunk.subject.tries == 1
 
     def _want(self, index: int) -> tuple[str, ...]:
         """Everything that any call wants of a problem."""
@@ -293,15 +292,24 @@ class _Script:
 
     def _sequence(self, result: str) -> Iterator[str]:
         order = [index + 1 for index, _ in self.trace.calls]
-        flaky = self.found.subject.tries > 1 or self.symptom.kind == "differs"
+        flaky = self.found.shrunk.subject.tries > 1 or self.symptom.kind == "differs"
         indent = "    " if flaky else ""
         if flaky:
             yield f"for attempt in range({AGAIN}):  # it does not show each time"
         differs = self.symptom.kind == "differs"
         first = self.trace.calls.index(self.trace.calls[-1])
-        for place, number in enumerate(order[:-1]):
-            kept = f"{result} = " if differs and place == first else ""
-            yield f"{indent}{kept}call_{number}()"
+        place = 0
+        for number, run in groupby(order[:-1]):
+            count = len(list(run))
+            if differs and place <= first < place + count:
+                yield f"{indent}{result} = call_{number}()"
+                count -= 1
+            if count > 2:
+                yield f"{indent}for _ in range({count}):"
+                yield f"{indent}    call_{number}()"
+            else:
+                yield from [f"{indent}call_{number}()"] * count
+            place += count
         name = {"differs": "again", "writes": "changed"}.get(self.symptom.kind, result)
         yield f"{indent}{name} = call_{order[-1]}()"
         yield from (f"{indent}{line}" for line in self._verdict(numbers=False))
@@ -356,6 +364,9 @@ class _Script:
             for name in ("expected", "allowed"):
                 value = getattr(self.judged, name)
                 text = f'data["{name}"]'
+                if self.literals and name == "allowed":  # four digits are enough, rounded up
+                    value = [f"{1.001 * x:.4g}" for x in value.reshape(-1)]
+                    value = np.array(value, float).reshape(self.judged.allowed.shape)
                 if self.literals:
                     text = f"np.array({standalone.literal(value)}, float)"
                 yield from textwrap.wrap(

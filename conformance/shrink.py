@@ -20,7 +20,7 @@ import numpy as np
 from attnspec.conformance import reductions
 from attnspec.conformance.certify import empty_rows
 from attnspec.conformance.reductions import AXES, axis_size
-from attnspec.conformance.symptom import Symptom
+from attnspec.conformance.symptom import Symptom, symptoms
 from attnspec.conformance.trace import Subject, Trace
 from attnspec.oracle.problem import Problem, ProblemError
 
@@ -36,8 +36,12 @@ Transform = Callable[[Problem], Problem]
 
 @dataclass(frozen=True, eq=False)
 class Shrunk:
-    """What is left of a failing question. `finished`: nothing more could be dropped in time."""
+    """What is left of a failing question. `finished`: nothing more could be dropped in time.
 
+    subject: with the reason that was kept; a model gives way to a proof.
+    """
+
+    subject: Subject
     trace: Trace
     symptom: Symptom
     attempts: int
@@ -57,16 +61,35 @@ def shrink(
     `trace` shows it. `progress` is called with the problem so far and the number of attempts. The
     result depends on nothing but the arguments, unless the time runs out (`finished` is False).
     """
-    search = _Search(subject, trace, time.monotonic() + seconds, progress)
     started = time.monotonic()
+    model = subject.reason.kind == "model"
+    search = _Search(subject, trace, started + (0.6 if model else 1) * seconds, progress)
     try:
         search.minimise()
         finished = True
     except _OutOfTime:
         finished = False
-    elapsed = time.monotonic() - started
     symptom = search.symptom or subject.reason
-    return Shrunk(search.trace, symptom, search.attempts, elapsed, finished)
+    elapsed = time.monotonic() - started
+    found = Shrunk(search.subject, search.trace, symptom, search.attempts, elapsed, finished)
+    proven = _proven(found) if model else None
+    if proven is None:
+        return found
+    rest = shrink(
+        replace(subject, reason=proven),
+        search.trace,
+        seconds=seconds - elapsed,
+        progress=lambda problem, attempts: progress(problem, attempts + search.attempts),
+    )
+    return replace(rest, attempts=rest.attempts + search.attempts, seconds=rest.seconds + elapsed)
+
+
+def _proven(found: Shrunk) -> Symptom | None:
+    """The same output beyond the bound that no input excuses, where it now is: that is no model."""
+    kernel, asked = found.subject.run(found.trace)
+    about = found.subject.reason.about
+    again = symptoms(kernel, asked[-1])
+    return next((s for s in again if (s.kind, s.about) == ("beyond", about)), None)
 
 
 class _OutOfTime(Exception):  # noqa: N818, it ends the search, which has a result
@@ -153,8 +176,11 @@ class _Search:
         kept = {"batch": batch, "kv head": head // group if by_row else head}
         if by_row:
             kept |= {"group": head % group, "query": slot}
+        if reason.about in ("out", "dv"):
+            kept |= {"value": reason.where[3], "size": 0}
         for axis, index in kept.items():
-            self.change(partial(reductions.cut, axis=axis, kept=np.array([index])), (0,))
+            if axis_size(self.trace.problem, axis) > 1:
+                self.change(partial(reductions.cut, axis=axis, kept=np.array([index])), (0,))
 
     def drop_calls(self) -> None:
         """Calls before the last, by halves down to one."""

@@ -79,17 +79,19 @@ def shrink_command(options: argparse.Namespace, console: Console) -> int:
         say(f"  failed {failure.times} of {ATTEMPTS} times: it does not do the same each time")
     found = subject_of(failure, fresh)
     if found is None:
+        rules = {finding.rule for finding in failure.question.findings[-1:]}
         say("  no call shows it by itself, nor do its calls in their order: nothing to shrink")
+        if "rms" in rules:
+            say("  precision is lost a little all over a head: it takes that many numbers to see")
         return 1
-    for shown in _shrunk(found, options, console):
-        path = _written(*shown, options)
-        if path is not None:
-            say(_summary(*shown, failure))
-            say(f"  wrote {path.name} and {path.stem}.npz; run by itself, it exits with 1:")
-            say(f"  python {shlex.quote(str(path))}")
-            return 1
-    say(_summary(*shown, failure))
-    say("  but a script of these calls does not show it: it may depend on the process it is in")
+    shrunk = _shrunk(*found, options.seconds)
+    path = _written(shrunk, options)
+    say(_summary(shrunk, found[1], failure))
+    if path is None:
+        say("  but a script of these calls does not show it: it may depend on the process it is in")
+    else:
+        say("  wrote a script and its data; run by itself, it exits with 1:")
+        say(f"  python {shlex.quote(str(path))}")
     return 1
 
 
@@ -148,25 +150,19 @@ def _check_type(kernel: Kernel, dtype: str, spec: str) -> None:
 # -- shrinking ---------------------------------------------------------------------------------
 
 
-def _shrunk(
-    found: tuple[Subject, Trace], options: argparse.Namespace, console: Console
-) -> list[tuple[Subject, Trace, Shrunk]]:
+def _shrunk(subject: Subject, trace: Trace, seconds: float) -> Shrunk:
     from attnspec.conformance.shrink import shrink
 
-    subject, trace = found
     with Console(stderr=True).status("shrinking") as status:
 
         def progress(problem: Problem, attempts: int) -> None:
             status.update(f"shrinking: {_sizes(problem)}, attempt {attempts}")
 
-        result = shrink(subject, trace, seconds=options.seconds, progress=progress)
-    return [(subject, trace, result)]
+        return shrink(subject, trace, seconds=seconds, progress=progress)
 
 
-def _written(
-    subject: Subject, trace: Trace, shrunk: Shrunk, options: argparse.Namespace
-) -> Path | None:
-    """The script, where it shows the fault by itself; else None, and none is left.
+def _written(shrunk: Shrunk, options: argparse.Namespace) -> Path | None:
+    """The script, where it shows the fault by itself; else None, and the script is removed.
 
     Arrays are first plain ones, and then, as in the suite, surrounded by NaN.
     """
@@ -178,7 +174,6 @@ def _written(
     for all_laid_out in (False, True):
         found = Reproduction(
             spec=options.impl,
-            subject=subject,
             shrunk=shrunk,
             command=_command(options),
             version=attnspec.__version__,
@@ -190,6 +185,8 @@ def _written(
             raise ShrinkError(f"--out={options.out}: {error.strerror}") from None
         if confirmed(path):
             return path
+    path.unlink()
+    path.with_suffix(".npz").unlink()
     return None
 
 
@@ -202,7 +199,7 @@ def _command(options: argparse.Namespace) -> str:
 # -- what is said ------------------------------------------------------------------------------
 
 
-def _summary(subject: Subject, trace: Trace, shrunk: Shrunk, failure: Failure) -> str:
+def _summary(shrunk: Shrunk, trace: Trace, failure: Failure) -> str:
     from attnspec.conformance.symptom import KINDS
 
     symptom, calls = shrunk.symptom, len(shrunk.trace.calls)

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from attnspec.adapters import Kernel
+from attnspec.adapters.catalogue import CATALOGUES
 from attnspec.adapters.load import bound_name
 
 __all__ = ["CHECK", "LAID_OUT", "NUMBERS", "imports", "kernel_lines", "literal"]
@@ -45,6 +46,8 @@ def imports(kernel: Kernel, dtype: str) -> list[str]:
 
 def kernel_lines(spec: str, kernel: Kernel) -> list[str]:
     """How the script comes by the function `attention`."""
+    if spec.partition(":")[0] in CATALOGUES:
+        return _own(spec)
     if found := SDPA.fullmatch(spec):
         context = f"sdpa_kernel([SDPBackend.{BACKENDS[found[1]]}])" if found[1] else ""
         return _sdpa(context).splitlines()
@@ -53,11 +56,16 @@ def kernel_lines(spec: str, kernel: Kernel) -> list[str]:
     if file := re.fullmatch(r"(.+\.py)(?::(\w+))?", spec):
         path = Path(file[1]).resolve()
         return _FILE.format(path=str(path), name=file[2] or bound_name(path)).splitlines()
-    if module := re.fullmatch(r"([\w.]+\.?[\w.]*):(\w+)", spec):
+    if module := re.fullmatch(r"([\w.]+):(\w+)", spec):
         return [f"sys.path.append({str(Path.cwd())!r})",
                 f"from {module[1]} import {module[2]} as attention"]  # fmt: skip
-    return ["from attnspec.adapters import load  # the kernel is attnspec's own", "",
-            f"attention = load({spec!r})"]  # fmt: skip
+    return _own(spec)
+
+
+def _own(spec: str) -> list[str]:
+    """A kernel that comes with the suite, or an entry point."""
+    found = "from attnspec.adapters import load  # it knows the kernel by its name"
+    return [found, "", f'attention = load("{spec}")']
 
 
 _FILE = """\
