@@ -141,7 +141,7 @@ class Findings:
 def _as_good(one: Suspect, best: Suspect) -> bool:
     """Whether nothing that was asked tells the two apart."""
     same = (one.explained, one.refuted, one.ways) == (best.explained, best.refuted, best.ways)
-    return same and best.score - one.score < 0.03 and one.fraction <= best.fraction + 1e-6
+    return same and best.score - one.score < 0.08 and one.fraction <= best.fraction + 1e-6
 
 
 def examined(
@@ -171,9 +171,9 @@ def examined(
     found = Findings(verdicts, failures, [one for one in right if not one.failed])
     if not failures:
         return found
+    found.as_if = as_if(failures, until=lambda: clock.passed(0.6))
     found.suspects = candidates(faults(), kernel)
-    _answer(found, until=lambda: clock.passed(0.95))
-    found.as_if = as_if(failures, until=clock.passed)
+    _answer(found, until=clock.passed)
     return found
 
 

@@ -226,7 +226,7 @@ def _together(question: Again, found: Sequence[_Match]) -> Likeness:
 
 
 MENTIONS = {
-    "causal": ("causal", "future", "token"),
+    "causal": ("causal", "future"),
     "window": ("window",),
     "mask": ("mask",),
     "bias": ("bias",),
