@@ -109,17 +109,25 @@ def _share(allowed: Tolerance, exact: Enclosure) -> Float64Array:
     return np.maximum(share, SMALLEST)  # no float64 bound but 0 is smaller
 
 
-@shared
 def allowance(problem: Problem, arithmetic: Arithmetic, output: str) -> Float64Array:
     """The hard bound with the output's own rounding: valid on any input."""
+    together = GRADIENTS if output in GRADIENTS else (output,)
+    return _allowances(problem, arithmetic, together)[output]
+
+
+GRADIENTS = ("dq", "dk", "dv")
+"""Who asks for one often asks for the others, and they share most of their work."""
+
+
+@shared
+def _allowances(
+    problem: Problem, arithmetic: Arithmetic, want: tuple[str, ...]
+) -> dict[str, Float64Array]:
     allowed = tolerance(
-        problem,
-        arithmetic=arithmetic,
-        want=(output,),
-        sigma=False,
-        statistics=_statistics(problem),
-    )[output]
-    return with_rounding(allowed, reference(problem, want=(output,))[output])
+        problem, arithmetic=arithmetic, want=want, sigma=False, statistics=_statistics(problem)
+    )
+    exact = reference(problem, want=want)
+    return {name: with_rounding(allowed[name], exact[name]) for name in want}
 
 
 def with_rounding(allowed: Tolerance, exact: Enclosure) -> Float64Array:

@@ -49,6 +49,8 @@ def vacuity(question: Question, check: Check) -> str:
     """
     if not question.asked:
         return ""
+    if not any(x.size for asked in question.asked for x in asked.outputs.values()):
+        return "it could not have failed: the outputs are empty"
     with np.errstate(all="ignore"):
         if question.claim in OUTPUTS and (naive := _naive(question, check)):
             return naive

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -24,7 +24,7 @@ class WritesBehindTheKeys(Pipeline):
         return super().answer()
 
 
-@fault(kind="tail-tile", spoils=("out", "lse"), shows=("out", "lse"))
+@fault(kind="tail-tile", shows=("out", "lse", "dq"))
 class ReadsOneKeyBehindTheEnd(Pipeline):
     """The last score is taken with what lies behind the last key in memory."""
 
@@ -41,6 +41,8 @@ class ReadsOneKeyBehindTheEnd(Pipeline):
 class RowsThatSeeNothingStayUnwritten(Pipeline):
     """The output of rows that see no key is never written: whatever memory held stays there."""
 
+    place: Array | None = None
+
     def answer(self) -> Any:
         self.place = np.empty((*self.raw["q"].shape[:3], self.value_size), self.dtype)
         return super().answer()
@@ -51,7 +53,10 @@ class RowsThatSeeNothingStayUnwritten(Pipeline):
         return out, lse
 
     def stored(self, x: Array, like: Array) -> Array:
-        np.copyto(self.place, super().stored(x, like), where=~self.empty)
+        found = super().stored(x, like)
+        if self.place is None:  # a gradient
+            return found
+        np.copyto(self.place, found, where=~self.empty)
         return self.place
 
 
@@ -101,7 +106,7 @@ class HiddenKeysTimesZeroInBackward(Pipeline):
         return dproduct @ self.key_tile(keys)
 
 
-@fault(kind="nan-leak", shows=("padding-is-not-read-gradients",), spoils=())
+@fault(kind="varlen-leak", shows=("padding-is-not-read-gradients",), spoils=("dv",))
 class PaddedCotangentsCount(Pipeline):
     """dv adds the cotangents of rows beyond the query length."""
 
@@ -119,7 +124,7 @@ class HugeBiasOutweighsTheMask(Pipeline):
         return np.where(visible | (huge & (s > 0)), s, np.asarray(-np.inf, s.dtype))
 
 
-@fault(kind="stale-cache", shows=("other-options-between",), spoils=())
+@fault(kind="stale-cache", shows=("other-options-between",))
 class BiasStaysWithoutOne(Pipeline):
     """A call without a bias uses the one of the call before, where it fits."""
 
@@ -132,7 +137,7 @@ class BiasStaysWithoutOne(Pipeline):
         super().__init__(*operands, bias=bias, **options)
 
 
-@fault(kind="stale-cache", shows=("forward-after-backward",), spoils=())
+@fault(kind="stale-cache", shows=("forward-after-backward",), spoils=("out", "lse"))
 class BackwardLeavesItsScale(Pipeline):
     """A backward pass leaves its scale, doubled, to the next forward pass."""
 
@@ -162,3 +167,122 @@ class SmallCotangentsUnderflow(Pipeline):
         found = super().read(name, x)
         small = name == "dout" and np.abs(found).max(initial=0) < 1
         return 0 * found if small else found
+
+
+class _InTheOrderOfMemory(Pipeline):
+    """Operands that are read in the order of memory, whatever their strides, in backward alone."""
+
+    names: ClassVar[tuple[str, ...]] = ()
+
+    def straight(self, name: str, x: Array) -> Array:
+        if name not in self.names or self.raw["dout"] is None:
+            return x
+        return x.ravel(order="K").reshape(x.shape)
+
+    def read(self, name: str, x: Array) -> Array:
+        return super().read(name, self.straight(name, x))
+
+    def spread(self, name: str, x: Array) -> Array:
+        return super().spread(name, self.straight(name, x))
+
+
+@fault(
+    kind="stride-ignored",
+    shows=("layout-k-gradients", "layout-v-gradients", "layout-packed-gradients"),
+    spoils=("dq", "dk", "dv"),
+)
+class BackwardReadsKeysAndValuesInTheOrderOfMemory(_InTheOrderOfMemory):
+    """The backward pass alone reads k and v in the order of memory, whatever their strides."""
+
+    names = ("k", "v")
+
+
+@fault(kind="stride-ignored", shows=("layout-mask-gradients", "layout-bias-gradients"), spoils=())
+class BackwardReadsTheMaskInTheOrderOfMemory(_InTheOrderOfMemory):
+    """The backward pass alone reads mask and bias in the order of memory."""
+
+    names = ("mask", "bias")
+
+
+@fault(kind="nan-leak", shows=("hidden-extremes-gradients",), spoils=())
+class UnseenValuesReachGradients(Pipeline):
+    """A trace of every value, seen or not, enters dP."""
+
+    def dweights(self, dout: Array, keys: slice) -> Array:
+        trace = self.value_tile(keys).sum(axis=(-2, -1), keepdims=True)
+        return super().dweights(dout, keys) + 1e-15 * np.where(np.isfinite(trace), trace, 0)
+
+
+@fault(kind="bwd-mask", shows=("hidden-bias-gradients",), spoils=("dbias",))
+class HiddenBiasHasGradient(Pipeline):
+    """A trace of the bias itself is added to dbias, in hidden slots too."""
+
+    def gathered(self, x: Array, shape: tuple[int, ...]) -> Array:
+        assert self.bias is not None, "there is a dbias"
+        trace = np.where(np.isfinite(self.bias), self.bias, 0)
+        return super().gathered((x + 1e-36 * trace).astype(self.real), shape)
+
+
+@fault(kind="varlen-leak", shows=("padding-is-not-read",), spoils=())
+class PaddedValuesLeaveTraces(Pipeline):
+    """Values beyond the length of their entry are added with a weight of 1e-15."""
+
+    def collected(self, sums: Array, p: Array, keys: slice, fade: Array) -> Array:
+        beyond = (self.key_index(keys) >= self.key_lengths)[..., None, :].swapaxes(-1, -2)[:, 0]
+        trace = np.where(beyond, self.value_tile(keys), 0).sum(axis=-2, keepdims=True)
+        leak = 1e-15 * np.where(np.isfinite(trace), trace, 0).astype(self.real)
+        return super().collected(sums, p, keys, fade) + leak
+
+
+@fault(kind="stale-cache", shows=("other-values-between",))
+class SinksKeptByShape(Pipeline):
+    """Sinks are kept from the first call on and found again by their shape alone."""
+
+    def per_head(self, x: Array) -> Array:
+        if x is self.raw["sinks"]:
+            x = self.state.setdefault(x.shape, x.copy())
+        return super().per_head(x)
+
+
+@fault(kind="stale-cache", shows=("other-shapes-between",), spoils=("out",))
+class LastRowOfLongerCalls(Pipeline):
+    """A shorter call after a longer one returns the longer one's last row as its own."""
+
+    def stored(self, x: Array, like: Array) -> Array:
+        found = super().stored(x, like)
+        if like is self.raw["q"] and self.raw["dout"] is None and self.rows:
+            rows, last = self.state.get(found.shape[-1], (0, None))
+            if rows > self.rows:
+                found = found.copy()
+                found[0, 0, -1] = last
+            else:
+                self.state[found.shape[-1]] = self.rows, found[0, 0, -1].copy()
+        return found
+
+
+@fault(kind="tail-tile", shows=("degenerate-sizes",), spoils=("out", "dsinks"))
+class NanWithoutKeys(Pipeline):
+    """Without any key the output is NaN, as 0/0 is."""
+
+    def normalised(self, sums: Array, total: Array) -> Array:
+        out = super().normalised(sums, total)
+        return out if self.keys else np.full_like(out, np.nan)
+
+
+@fault(kind="stride-ignored", shows=("layout-mask",), spoils=())
+class MaskReadAsItLies(Pipeline):
+    """The forward pass reads the mask in the order of memory, whatever its strides."""
+
+    def spread(self, name: str, x: Array) -> Array:
+        lies = name == "mask" and self.raw["dout"] is None
+        return super().spread(name, x.ravel(order="K").reshape(x.shape) if lies else x)
+
+
+@fault(kind="nondeterminism", shows=("same-bits-again-lse",), spoils=())
+class LseOfAnotherLastBit(Pipeline):
+    """The last bit of lse changes from call to call."""
+
+    def log_sum_exp(self, largest: Array, total: Array) -> Array:
+        lse = super().log_sum_exp(largest, total)
+        self.state["calls"] = self.state.get("calls", 0) + 1
+        return lse if self.state["calls"] // 2 % 2 else np.nextafter(lse, lse + 1)
