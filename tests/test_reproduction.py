@@ -74,6 +74,11 @@ FAULTS = {
     "no array": ("out", PLAIN, {"OUTPUT": "out = None"}),
     "a layout": ("layout-q", SAME_SIZE, {"INPUT": "x[0] = q.ravel(order='K').reshape(q.shape)"}),
     "noise": ("same-bits-again", PLAIN, {"OUTPUT": "out += np.float32(len(calls) * 1e-7)"}),
+    "right for ten calls": (
+        "eleven-calls",
+        PLAIN,
+        {"OUTPUT": "out = -out if len(calls) > 10 else out"},
+    ),
     "a stale cache": (
         "output-is-affine-in-values",
         PLAIN,
