@@ -11,7 +11,7 @@ from attnspec.adapters import CallFailed
 from attnspec.adapters.declaration import NEUTRAL
 from attnspec.conformance.case import draw
 from attnspec.conformance.question import Question
-from attnspec.conformance.trials import EVERY, Outputs, agree, asked_under, right, wanted
+from attnspec.conformance.trials import EVERY, Outputs, agree, asked_under, gradients, right, wanted
 from attnspec.oracle.problem import Problem
 from attnspec.spec.derived import take_batch, take_keys, take_queries
 
@@ -108,12 +108,11 @@ def _between(question: Question, others: dict[str, Problem]) -> None:
 @pytest.mark.attnspec("forward-after-backward", cases=asked_under("", "mask:full"))
 def test_forward_after_backward(question: Question) -> None:
     """Forward, backward, forward: the backward pass leaves nothing behind."""
-    problem = question.problem
+    problem, every = question.problem, gradients(question)
     first = question.ask(problem)
-    gradients = question.gradients()
-    before = question.ask(problem, want=gradients)
+    before = question.ask(problem, want=every)
     _unchanged(question, problem, question.ask(problem), first, "forward after backward")
-    after = question.ask(problem, want=gradients)
+    after = question.ask(problem, want=every)
     agree(question, problem, after, before, what="backward after forward")
 
 

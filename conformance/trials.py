@@ -14,7 +14,7 @@ from attnspec.conformance.certify import certified
 from attnspec.conformance.question import Question
 from attnspec.oracle.problem import Problem
 
-__all__ = ["EVERY", "Outputs", "agree", "asked_under", "right", "wanted"]
+__all__ = ["EVERY", "Outputs", "agree", "asked_under", "gradients", "right", "wanted"]
 
 Outputs = Mapping[str, npt.NDArray[Any]]
 Cases = Callable[..., list[Case]]
@@ -45,8 +45,11 @@ def asked_under(
 
 def wanted(question: Question) -> tuple[str, ...]:
     """The output, or all gradients, as the claim's name says."""
-    if not question.claim.endswith("gradients"):
-        return ("out",)
+    return gradients(question) if question.claim.endswith("gradients") else ("out",)
+
+
+def gradients(question: Question) -> tuple[str, ...]:
+    """All gradients of the case; `CallFailed` where there are none."""
     gradients = question.gradients()
     if not gradients:
         raise CallFailed("not claimed", "no gradients of this case")

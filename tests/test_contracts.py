@@ -74,3 +74,15 @@ def test_a_kernel_that_is_not_deterministic_may_change_within_its_bounds() -> No
     assert examine(question) is None
     again = Question("mine", attention, "same-bits-again", "float32", case, 0)
     assert "deterministic=False" in str(examine(again))
+
+
+@pytest.mark.parametrize("claim", [c for c in CONTRACTS if "gradients" in CONTRACTS[c].needs])
+def test_a_kernel_without_gradients_is_not_asked_for_them(claim: str) -> None:
+    @kernel(dtypes=("float32",))
+    def attention(q, k, v, *, scale, bias=None):
+        return load("numpy")(q, k, v, scale=scale, bias=bias)
+
+    session = Session({"mine": attention}, "smoke", 0, (), "conformance")
+    for question in session.questions(claim, cases=checks()[claim].cases):
+        verdict = session.settle(question, examine(question), 0.0)
+        assert verdict.status == "not claimed", verdict.message
