@@ -7,6 +7,7 @@ share what is certified about it. Several processes each take a part of the impl
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import time
 from collections import Counter
@@ -260,8 +261,10 @@ def _begin(found: Any, stop: Any) -> None:
 
 
 def _work(plan: Plan, names: Sequence[str], seed: int) -> None:
-    entries = catalogue(plan.word)
+    entries, starter = catalogue(plan.word), multiprocessing.parent_process()
     for batch in _examined(plan, [entries[name] for name in names], seed):
+        if starter is not None and not starter.is_alive():
+            os._exit(1)  # it was killed: nobody hears, and nobody would end this process
         if _STOP.is_set():
             return
         _FOUND.put(batch)
