@@ -183,7 +183,7 @@ def chosen(verdicts: Sequence[Verdict], *, most: int, near: Iterable[str] = ()) 
     def worth(pair: tuple[Verdict, frozenset[str]]) -> tuple[float, str]:
         verdict, words = pair
         new = sum(0.3 ** seen.get(w, 0) for w in (words & wanted if wanted else words))
-        plain = 1.5 * (verdict.claim in OUTPUTS) + 0.5 * (verdict.dtype == "float32")
+        plain = 1.5 * (verdict.claim in (wanted or OUTPUTS)) + 0.5 * (verdict.dtype == "float32")
         return new + plain - 0.4 * math.log2(cost(verdict)) / 4, verdict.case
 
     while left and len(found) < most:

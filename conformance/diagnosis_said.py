@@ -13,7 +13,7 @@ __all__ = ["Diagnosis", "Suspect"]
 WIDTH = 100
 FAIR = 0.5
 """Share of the failures that a fault must explain to be called the likely cause."""
-REFUTED = 0.34
+REFUTED = 0.25
 """Share of the passes that it may fail."""
 
 

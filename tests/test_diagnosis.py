@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from functools import cache
 from types import MappingProxyType
 
@@ -181,3 +183,38 @@ def test_claims_that_fail_count_for_the_faults_that_are_known_to_fail_them():
     verdicts = verdicts_of(one.kernel(), claims=("out", "dq", "dk"))
     profile = Profile.of(verdicts)
     assert consistency(one, profile) > consistency(other, profile)
+
+
+def test_passes_are_chosen_where_the_failed_claim_passes():
+    verdicts = verdicts_of(load("numpy-flash"), claims=("scale-of-any-sign", "out"))
+    near = {"scale-of-any-sign", "option causal"}
+    again = chosen(verdicts, most=6, near=near)
+    assert {one.claim for one in again[:6]} >= {"scale-of-any-sign"}
+    assert sum(one.claim == "scale-of-any-sign" for one in again) >= 3
+
+
+FILE = """
+import numpy as np
+
+def attention(q, k, v, *, scale, causal=False):
+    s = q @ k.swapaxes(-1, -2) * q.dtype.type(scale)
+    if causal:
+        s = np.where(np.tri(*s.shape[-2:], dtype=bool), s, -np.inf)
+    p = np.exp(s - s.max(-1, keepdims=True))
+    return p @ v / p.sum(-1, keepdims=True)
+"""
+
+
+def test_the_report_says_it_also_with_xdist_and_not_where_it_is_off(tmp_path):
+    (tmp_path / "mine.py").write_text(FILE)
+    cases = [f"--attn-case=out/float32/*q15k17d16v16/{x}" for x in ("causal:on", "plain")]
+    command = [sys.executable, "-m", "pytest", "--pyargs", "attnspec.conformance", "-q"]
+    command += ["-p", "no:cacheprovider", "--impl=mine.py", *cases]
+    said = {}
+    for option in ("-n1", "--attn-diagnose=off"):
+        run = subprocess.run(
+            [*command, option], cwd=tmp_path, capture_output=True, text=True, check=False
+        )
+        assert "mine.py: does not conform" in run.stdout, run.stdout + run.stderr
+        said[option] = "The causal mask is aligned top-left." in run.stdout
+    assert said == {"-n1": True, "--attn-diagnose=off": False}
