@@ -242,8 +242,9 @@ def _apart(plan: Plan, entries: Sequence[Variant], workers: int) -> Generator[Ba
         finally:
             stop.set()
             pool.shutdown(wait=False, cancel_futures=True)
-            while waiting:  # a process that has something to say ends when it is heard
-                _, waiting = wait(waiting, timeout=PERIOD)
+            # A process that has something to say ends when it is heard.
+            while not all(future.done() for future in waiting):
+                time.sleep(PERIOD)
                 while not found.empty():
                     found.get()
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import _thread
 import json
+import multiprocessing
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -224,6 +228,23 @@ def test_an_interruption_keeps_what_is_known(
     assert "stopped before the end" in record["problems"]
     assert not record["entries"][0]["complete"]
     assert "SURVIVED" not in printed  # that is not known yet
+
+
+def test_an_interruption_ends_the_processes() -> None:
+    entries = [e for e in catalogue("faulty").values() if e.group == "causality"][:8]
+    asked = run(plan(), entries, workers=2)  # more jobs than workers: some are never begun
+    timer = threading.Timer(0.5, _thread.interrupt_main)
+    for batch in asked:
+        if batch.verdicts and not timer.is_alive() and not timer.finished.is_set():
+            timer.start()
+    timer.cancel()
+    assert asked.stopped
+    assert asked.verdicts > 0
+    assert any(outcome.ended == 0 for outcome in asked.outcomes.values())
+    deadline = time.monotonic() + 30
+    while multiprocessing.active_children() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert not multiprocessing.active_children()
 
 
 def test_a_fault_that_cannot_be_set_up_costs_one_verdict(selftested: Given) -> None:
