@@ -23,6 +23,7 @@ class Suspect:
 
     explained: of `asked` failures that were asked again; refuted: of `passes`, those that it fails.
     fraction: of the bound, between it and the implementation; ways: how the failures match.
+    score ranks explanations; nearness ranks what is like the implementation where none explains it.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Suspect:
     fraction: float
     ways: Mapping[str, int]
     score: float
+    nearness: float
 
     @property
     def likely(self) -> bool:
