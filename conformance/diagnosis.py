@@ -92,7 +92,7 @@ class Findings:
         left = set(without)
         ranked = sorted(
             (self._suspect(one) for one in self.suspects if one.fault.name not in left),
-            key=lambda one: -one.score,
+            key=lambda one: (-round(one.score, 2), len(one.name)),  # of equals, the plainer
         )
         likely = [one for one in ranked if one.likely]
         told = [one for one in likely if _as_good(one, likely[0])][:2]
