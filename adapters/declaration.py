@@ -44,6 +44,7 @@ CHOICES: Mapping[str, tuple[Any, ...]] = {
     "normalised": (False, True),
     "gradients": (None, "storage"),
     "lse": ("accumulate", "storage"),
+    "merged": (False, True),
     "diagonal": ("bottom-right", "top-left"),
     "masked_row": ("zero", "nan", "mean"),
     "hidden_nan": (False, True),

@@ -63,6 +63,8 @@ def out_deviation(st: Statistics, r: Roundoffs, squared: Float64Array) -> Float6
     out = out + lost_output**2 + (lost_weight * st.mean) ** 2
     out = out + (2 * r.eta) ** 2 * (st.count + 6) * (1 + st.largest_value) ** 2
     out = out + output_flush(r) ** 2
+    if r.merged:  # the weights of the parts err as their lse and the row's
+        out = out + (2 * _last_roundings(st, r)[..., None] / LAMBDA * st.absolute_mean) ** 2
     if r.probability and r.storage.name == "float16":
         share = r.probability_eta * (1.0 if r.normalised else 1 / np.maximum(st.row_sum, 1))
         out = out + share**2 / 3 * st.values.product(small_weights(st, r, np.zeros(())), "square")
@@ -74,9 +76,13 @@ def lse_deviation(st: Statistics, r: Roundoffs, moved: Float64Array) -> Float64A
     _, lost_weight = _stagnation(st, r)
     roundings = r.unit**2 / 3 * (st.count + 8 * rescales(st, r)) + _shared_query(st, r)
     core = np.sqrt(moved.sum(-1, keepdims=True) + roundings + lost_weight**2)[..., 0]
+    return np.asarray(core + _last_roundings(st, r) / LAMBDA)
+
+
+def _last_roundings(st: Statistics, r: Roundoffs) -> Float64Array:
+    """What m + log l errs by its own roundings, at most. (Nq,)"""
     last = r.unit * (2 * np.abs(st.lse) + 2 * np.abs(st.row_max[..., 0]))
-    last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1)))
-    return np.asarray(core + last / LAMBDA)
+    return np.asarray(last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1))))
 
 
 def _shared_query(st: Statistics, r: Roundoffs) -> Float64Array:

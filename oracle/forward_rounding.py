@@ -176,6 +176,16 @@ def weight_error(st: Statistics, r: Roundoffs, log_factor: Float64Array) -> Floa
     return np.where(st.visible, error + 2 * r.eta, 0.0)
 
 
+def lse_roundings(st: Statistics, r: Roundoffs, moved: Float64Array | float = 0.0) -> Float64Array:
+    """What m + log l errs by its own roundings, where m and lse are off by up to `moved`. (Nq,)
+
+    m scaled and added, the sum converted from base 2: three roundings each; log l.
+    """
+    size = np.abs(st.lse) + np.abs(st.row_max[..., 0]) + moved
+    log = 1 + np.log(np.maximum(st.row_sum[..., 0], 1))
+    return np.asarray(growth(3, r.unit) * size + r.exp * log)
+
+
 # -- output ------------------------------------------------------------------------------------
 
 
@@ -184,7 +194,9 @@ def _out_bound(st: Statistics, r: Roundoffs, error: Float64Array) -> Float64Arra
     moved, mass, deviation, output, usable = _perturbed(st, error)
     # Numerator: a product, additions, a multiplication and an addition a rescale, the division.
     # Denominator: the same without the product. 1 / (1 + d) is again within growth of 1.
-    chain = growth(st.count + 2 * rescales(st, r) + 4, r.unit)
+    # Merged: each part's own division, its weight and that product. A part's additions and those of
+    # the parts are together no more than the row's, as no part that counts is empty.
+    chain = growth(st.count + 2 * rescales(st, r) + 4 + 3 * r.merged, r.unit)
     # P rounded: sum A |v| in the numerator alone, or, where l sums the rounded P, centred as
     # above, sum A |v - o|: by Cauchy-Schwarz at most the deviation.
     rounded = (1 + r.probability) * (1 + r.operand) ** 2 - 1
@@ -192,6 +204,13 @@ def _out_bound(st: Statistics, r: Roundoffs, error: Float64Array) -> Float64Arra
     bound = moved + chain * (output + moved)
     bound = bound + (1 + chain) * (chain * (1 + rounded) * mass + rounded * products)
     bound = bound + _underflow(st, r, error, usable) * (1 + chain)
+    if r.merged:
+        # A part's weight w = exp(lse_part - lse) errs as both lse do, by their own roundings.
+        # Those of the part grow with x = lse - lse_part = -log w, of which sum w x is an entropy:
+        # at most log of the parts; lse_part and its maximum move by that and by log(count).
+        entropy = 4 * np.log1p(st.count[..., 0]) + 2
+        off = np.expm1(np.minimum(2 * lse_roundings(st, r, entropy), 600.0))[..., None]
+        bound = bound + off * (mass + bound)
     return np.where(_sum_overflows(st, r, mass * (1 + chain)), np.inf, bound * INFLATION)
 
 
@@ -270,8 +289,6 @@ def _lse_bound(
     # The sum's roundings multiply it by k factors (1 + d): their log is at most -k log(1 - u).
     core = core - (count + 2 * rescales(st, r)[..., 0] + 2) * np.log1p(-r.unit)
     shift = np.where(alive, log_factor, 0.0).max(-1, initial=0)
-    # m scaled and added, the sum converted from base 2: three roundings each; log l.
-    last = growth(3, r.unit) * (np.abs(st.lse) + np.abs(st.row_max[..., 0]) + 2 * shift + core)
-    last = last + r.exp * (1 + np.log(np.maximum(st.row_sum[..., 0], 1)) + core)
+    last = lse_roundings(st, r, 2 * shift + core) + r.exp * core
     flushed = 0.0 if r.lse.name == "float16" else flush(r.lse)
     return np.asarray((core + last + flushed) * INFLATION)

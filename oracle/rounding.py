@@ -48,6 +48,8 @@ class Arithmetic:
     gradients: "storage" where dq, dk and dv are accumulated tile by tile in the storage format.
     lse: the format of the returned lse, "accumulate" or "storage".
     tile: the fewest keys between two rescales of the online softmax.
+    merged: parts of the keys are computed apart and weighed by exp(lse of the part - lse of the
+        row), divided by the sum of these weights or not (FlashAttention's split-KV).
     """
 
     accumulate: str = "storage"
@@ -60,6 +62,7 @@ class Arithmetic:
     gradients: Literal["storage"] | None = None
     lse: Literal["accumulate", "storage"] = "accumulate"
     tile: int = 32
+    merged: bool = False
 
     def resolve(self, storage: str) -> Roundoffs:
         """The concrete roundoffs for one storage format, by its name.
@@ -92,6 +95,7 @@ class Arithmetic:
             gradient=coarser if self.gradients else 0.0,
             gradient_eta=eta if self.gradients else 0.0,
             tile=self.tile,
+            merged=self.merged,
         )
 
 

@@ -46,6 +46,7 @@ class Roundoffs:
     gradient: float
     gradient_eta: float
     tile: int
+    merged: bool
 
     @property
     def output(self) -> float:

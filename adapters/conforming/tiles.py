@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import ClassVar
 
 import numpy as np
 
@@ -57,12 +58,9 @@ class GrowingTiles(Pipeline):
 
 @variant(dtypes=BOTH)
 class SplitOverKeys(Pipeline):
-    """The keys are split in three, and the parts merged by their lse.
+    """The keys are split in three, and the parts merged by their lse."""
 
-    The weights of the parts are divided by their sum. Kernels that instead take exp(lse of a part -
-    lse of the whole) lose u |lse| of the output, which "float32 inside" does not allow.
-    """
-
+    declares: ClassVar = {"merged": True}
     tile = 16
     parts = 3
 
@@ -93,6 +91,15 @@ class SplitOverKeys(Pipeline):
         largest = lses.max(axis=0)
         weights = self.exp(lses - shift(largest))
         total = weights.sum(axis=0)
-        return self.normalised((weights * outs).sum(axis=0), total), self.log_sum_exp(
-            largest, total
-        )
+        out = self.normalised((weights * outs).sum(axis=0), total)
+        return out, self.log_sum_exp(largest, total)
+
+
+@variant(dtypes=BOTH)
+class SplitMergedByTheWholeLse(SplitOverKeys):
+    """The parts of a split are weighed by exp(lse of the part - lse of the row)."""
+
+    def merged(self, outs: Array, lses: Array) -> tuple[Array, Array]:
+        largest = lses.max(axis=0)
+        lse = self.log_sum_exp(largest, self.exp(lses - shift(largest)).sum(axis=0))
+        return (self.exp(lses - shift(lse)) * outs).sum(axis=0), lse
