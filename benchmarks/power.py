@@ -30,7 +30,7 @@ import machine
 from peers import PEERS
 from power_exams import Exam, examined, papers
 from power_plot import draw
-from power_report import report
+from power_report import markdown, report
 from power_rows import ATTNSPEC, Asked, Tally, by_attnspec, rows
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -71,6 +71,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             report(found, Console(file=file, width=WIDTH))
     if options.json:
         options.json.write_text(lines(found) + "\n")
+    if options.markdown:
+        options.markdown.write_text(markdown(found) + "\n")
     if options.plots:
         print(draw(found, options.plots))
 
@@ -179,6 +181,7 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     add("--seed", type=int, default=0)
     add("--json", type=_writable, metavar="FILE", help="every figure")
     add("--table", type=_writable, metavar="FILE", help="what is printed")
+    add("--markdown", type=_writable, metavar="FILE", help="the table for a README")
     add("--plots", type=Path, metavar="DIR", help="what is caught, and false alarms, as SVG")
     options = parser.parse_args(words)
     options.peers = [p for p in PEERS if p.name in (options.peers or names)]

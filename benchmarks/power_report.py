@@ -8,7 +8,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-__all__ = ["report", "share"]
+__all__ = ["markdown", "report", "share"]
 
 Row = Mapping[str, Any]
 NONE = "·"
@@ -48,6 +48,21 @@ def report(found: Mapping[str, Any], console: Console) -> None:
     console.print(NOTE, style="dim", highlight=False)
     for line in [*_misses(found["rows"]), *_how(found)]:
         console.print(line, highlight=False)
+
+
+def markdown(found: Mapping[str, Any]) -> str:
+    """The table for a README."""
+    faults, variants = len(found["faults"]), len(found["variants"])
+    lines = [
+        f"| % of {faults} faults, {variants} variants | rule | types | own inputs | our inputs "
+        "| own, in scope | alarms, own | alarms, ours |",
+        "|---|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for row in found["rows"]:
+        name, *cells = (cell.replace("|", "\\|").strip() for cell in _cells(row, faults, variants))
+        bold = "**" if row["problems"] is None else ""
+        lines.append(f"| {bold}{name}{bold} | {' | '.join(cells)} |")
+    return "\n".join(lines)
 
 
 def share(part: int, whole: int) -> float:

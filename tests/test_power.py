@@ -190,7 +190,7 @@ def test_a_run_prints_writes_and_draws_its_table(tmp_path: Path):
     pytest.importorskip("matplotlib", reason="pip install -e '.[bench]'")
     words = ["--peers", "Keras", "KernelBench 2025", "--variants", "right-to-left", "--seeds", "1"]
     words += ["--faults", "zeros", "dq-and-dk-zero", "mean-of-the-values", "--workers", "2"]
-    files = ["--json", tmp_path / "p.json", "--table", tmp_path / "p.txt", "--plots", tmp_path]
+    files = ["--json", tmp_path / "p.json", "--markdown", tmp_path / "p.md", "--plots", tmp_path]
     command = [sys.executable, BENCHMARKS / "power.py", *words, *files]
     done = subprocess.run([str(x) for x in command], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -202,6 +202,9 @@ def test_a_run_prints_writes_and_draws_its_table(tmp_path: Path):
     for name in ("attnspec smoke", "attnspec smoke, bf16"):
         assert found[name]["own"]["missed"] == [] == found[name]["own"]["alarms"]
         assert found[name]["own"]["verdicts"] > found[name]["ours"]["verdicts"] > 100
+    table = (tmp_path / "p.md").read_text().splitlines()
+    assert len(table) == 2 + len(found)
+    assert {line.replace("\\|", "").count("|") for line in table} == {9}
     assert (tmp_path / "power.svg").read_text().count("<svg") == 1
 
 
