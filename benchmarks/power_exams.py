@@ -186,7 +186,12 @@ def examined(
 
 
 def _asked(kernel: Kernel, paper: Paper) -> Outputs | CallFailed | None:
-    """The outputs; None where the kernel does not take the problem."""
+    """The outputs; None where the kernel does not take the problem.
+
+    What a row that sees nothing returns is a convention: who declares another is not asked.
+    """
+    if kernel.masked_row != "zero" and paper.has_empty_rows:
+        return None
     try:
         return call(kernel, paper.problem, want=paper.want).outputs
     except CallFailed as failure:

@@ -179,6 +179,14 @@ def test_a_kernel_that_raises_is_caught_and_what_is_not_compared_is_not_in_scope
     assert found["own"].judged == 5
 
 
+def test_a_kernel_that_declares_another_masked_row_is_not_asked_for_one():
+    entry = catalogue("conforming")["hidden-scores-are-the-least"]
+    papers = list(exams.papers([p for p in PEERS if p.name == "KernelBench 2025"], 0))
+    found = exams.examined(entry, papers, thorough=True)["KernelBench 2025"]
+    assert found["ours"].judged
+    assert not found["ours"].rejected
+
+
 def test_options_that_a_suite_does_not_have_are_out_of_its_scope():
     found = judgements("KernelBench 2025", "causal-top-left")
     assert found["ours"].rejected
