@@ -131,6 +131,7 @@ cuda = kernel(
     dtypes=HALF,
     accumulate="float32",
     probabilities="storage",
+    merged=True,  # few rows against many keys are split over the keys
     diagonal="top-left",
     deterministic=False,
 )(_sdpa())
@@ -151,6 +152,7 @@ cuda_flash = kernel(
     dtypes=HALF,
     accumulate="float32",
     probabilities="storage",
+    merged=True,  # few rows against many keys are split over the keys
     diagonal="top-left",
     deterministic=False,
 )(_sdpa("FLASH_ATTENTION"))
