@@ -78,7 +78,7 @@ class AlibiAddsWhereItSubtracts(_Distance):
         return -np.abs(ahead)
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no two options together")
 class AlibiLostBesideBias(_Distance):
     """ALiBi is lost beside a bias."""
 
@@ -86,7 +86,7 @@ class AlibiLostBesideBias(_Distance):
         return np.abs(ahead) if self.bias is None else np.zeros_like(ahead)
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no two options together")
 class AlibiLostBesideWindow(_Distance):
     """ALiBi is lost beside a window."""
 
@@ -94,7 +94,7 @@ class AlibiLostBesideWindow(_Distance):
         return np.abs(ahead) if self.window == (None, None) else np.zeros_like(ahead)
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no options for a single row")
 class AlibiLostForOneQuery(_Distance):
     """ALiBi is lost for a single query row, as in decoding."""
 
@@ -128,7 +128,7 @@ class SlopeOfTheFirstHead(Pipeline):
             self.slopes = np.broadcast_to(self.slopes[:, :1], self.slopes.shape)
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no two options together")
 class SlopesOfKeyHeads(Pipeline):
     """The query heads of a group share one ALiBi slope, looked up by key head."""
 
@@ -147,7 +147,12 @@ class SlopesRecomputed(Pipeline):
             self.slopes = (2 ** (-8 * head / self.heads)).reshape(1, -1, 1, 1)
 
 
-@fault(kind="option-ignored", shows=("lse",), spoils=("lse",))
+@fault(
+    kind="option-ignored",
+    shows=("lse",),
+    spoils=("lse",),
+    beyond_smoke="no options for a single row",
+)
 class AlibiOfPaddedLengthsForOneQuery(_Distance):
     """For a single query row ALiBi measures the distance from the last slot of the cache."""
 
@@ -156,7 +161,7 @@ class AlibiOfPaddedLengthsForOneQuery(_Distance):
         return np.abs(ahead - self.offset() + padded)
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no variant of an option but the first")
 class SlopesOfEightHeads(Pipeline):
     """Head h has the ALiBi slope of head h mod 8."""
 

@@ -43,7 +43,7 @@ class BackwardCausalByTheKeyTile(Pipeline):
         return np.asarray(ahead + within >= 0)
 
 
-@fault(**SPOILT)
+@fault(**SPOILT, beyond_smoke="no two options together")
 class BackwardCausalLostBesideMask(Pipeline):
     """The backward pass loses the causal mask beside another mask."""
 
@@ -80,7 +80,7 @@ class BackwardLengthsOfTheFirstEntry(Pipeline):
         return (self.row_index() < self.query_lengths) & held
 
 
-@fault(**SPOILT)
+@fault(**SPOILT, beyond_smoke="no two options together")
 class BackwardOffsetOfPaddedLengths(Pipeline):
     """The backward pass places the diagonal by the padded lengths."""
 

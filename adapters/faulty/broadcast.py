@@ -39,7 +39,11 @@ class _Buffer(Pipeline):
         return super().spread(name, whole.reshape(-1)[self.places(whole.shape) % whole.size])
 
 
-@fault(kind="broadcast", reports=("pytorch/pytorch#128816",))
+@fault(
+    kind="broadcast",
+    reports=("pytorch/pytorch#128816",),
+    beyond_smoke="no variant of an option but the first",
+)
 class LastAxisOfOneReadOnwards(_Buffer):
     """A mask or bias with one number a row is read on from there for the other keys."""
 
@@ -103,7 +107,7 @@ class HeadAxisTakenAsBatch(Pipeline):
         return super().spread(name, whole[0, entry][:, None])
 
 
-@fault(kind="broadcast")
+@fault(kind="broadcast", beyond_smoke="no variant of an option but the first")
 class ThreeAxesTakenAsBatch(Pipeline):
     """The first of three axes is taken as the batch, where it is the heads."""
 

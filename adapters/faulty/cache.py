@@ -34,7 +34,7 @@ class CacheOffsetFromPaddedKeys(Pipeline):
         return self.keys - self.query_lengths
 
 
-@fault(kind="kv-offset")
+@fault(kind="kv-offset", beyond_smoke="no two options together")
 class CacheOffsetFromPaddedQueries(Pipeline):
     """The offset leaves out that some rows are padding."""
 
@@ -42,7 +42,7 @@ class CacheOffsetFromPaddedQueries(Pipeline):
         return self.key_lengths - self.rows
 
 
-@fault(kind="kv-offset")
+@fault(kind="kv-offset", beyond_smoke="no two options together")
 class CacheOffsetOfTheFirstEntry(Pipeline):
     """All batch entries have the offset of entry 0."""
 
@@ -50,7 +50,7 @@ class CacheOffsetOfTheFirstEntry(Pipeline):
         return np.broadcast_to(super().offset()[:1], self.key_lengths.shape)
 
 
-@fault(kind="kv-offset")
+@fault(kind="kv-offset", beyond_smoke="no two options together")
 class CacheOffsetOfTheLongestEntry(Pipeline):
     """All batch entries have the offset of the longest."""
 
@@ -90,7 +90,7 @@ class CacheOffsetLostBesideMask(Pipeline):
         return super().offset() if self.mask is None else np.zeros_like(self.key_lengths)
 
 
-@fault(kind="kv-offset")
+@fault(kind="kv-offset", beyond_smoke="no options beyond the first tiles")
 class RowsStartAgainInEachTile(Pipeline):
     """Rows are counted from 0 again in each tile of 64."""
 
@@ -98,7 +98,7 @@ class RowsStartAgainInEachTile(Pipeline):
         return np.asarray(self.row_index() % 64 + self.offset() - self.key_index(keys))
 
 
-@fault(kind="kv-offset")
+@fault(kind="kv-offset", beyond_smoke="no options beyond the first tiles")
 class KeysStartAgainInEachTile(Pipeline):
     """Keys are counted from 0 again in each tile of 64, where the diagonal is looked for."""
 

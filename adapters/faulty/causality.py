@@ -72,7 +72,7 @@ class CausalByTheKeyTile(Pipeline):
         return ahead + np.arange(ahead.shape[-1]) % 16 >= 0
 
 
-@fault(kind="causality")
+@fault(kind="causality", beyond_smoke="no two options together")
 class CausalTilesFoundByPaddedRows(Pipeline):
     """The last tile of 64 keys of a causal row is looked for by the padded number of rows."""
 
@@ -90,7 +90,7 @@ class CausalLostInTheLastRows(Pipeline):
         return (ahead >= 0) | (self.row_index() >= self.rows // 16 * 16)
 
 
-@fault(kind="causality")
+@fault(kind="causality", beyond_smoke="no options beyond the first tiles")
 class CausalLostInLongRows(Pipeline):
     """The causal mask is lost where a row has more than 300 keys."""
 
@@ -139,7 +139,7 @@ class CausalLostInTheOutputBesideLse(Pipeline):
         return np.asarray(super().answer()[0]), found[1]
 
 
-@fault(kind="causality")
+@fault(kind="causality", beyond_smoke="no options in heads above 64")
 class CausalLostForLargeHeads(Pipeline):
     """The causal mask is lost for head sizes above 64."""
 
@@ -147,7 +147,7 @@ class CausalLostForLargeHeads(Pipeline):
         self.causal &= self.size <= 64
 
 
-@fault(kind="causality")
+@fault(kind="causality", beyond_smoke="no options in unequal head sizes")
 class CausalLostForUnequalHeadSizes(Pipeline):
     """The causal mask is lost where values have another size than keys."""
 
@@ -155,7 +155,12 @@ class CausalLostForUnequalHeadSizes(Pipeline):
         self.causal &= self.size == self.value_size
 
 
-@fault(kind="causality", shows=("out-beside-lse",), spoils=())
+@fault(
+    kind="causality",
+    shows=("out-beside-lse",),
+    spoils=(),
+    beyond_smoke="no two options together",
+)
 class CausalLostBesideSinksInTheOutputBesideLse(Pipeline):
     """Where lse and sinks come together, lse is right, but the output has no causal mask."""
 
@@ -199,7 +204,7 @@ class CausalLostBesideLengths(Pipeline):
         self.causal &= self.raw["key_lengths"] is None
 
 
-@fault(kind="causality")
+@fault(kind="causality", beyond_smoke="no two options together")
 class CausalLostWithGroupedHeads(Pipeline):
     """The causal mask is lost where query heads share key heads."""
 

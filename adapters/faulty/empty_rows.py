@@ -90,7 +90,7 @@ class BiasOfMinusInfinityIsClamped(Pipeline):
         return s if self.bias is None else s + np.maximum(self.bias[..., keys], -1e4)
 
 
-@fault(kind="mask-neginf")
+@fault(kind="mask-neginf", beyond_smoke="no variant of an option but the first")
 class BiasBelowMinusTenThousandHides(Pipeline):
     """A finite bias below -1e4 hides its key, as if it were -inf."""
 
@@ -98,7 +98,11 @@ class BiasBelowMinusTenThousandHides(Pipeline):
         return np.asarray(True if self.bias is None else self.bias[..., keys] > -1e4)
 
 
-@fault(kind="mask-neginf", reports=("pytorch/pytorch#110213",))
+@fault(
+    kind="mask-neginf",
+    reports=("pytorch/pytorch#110213",),
+    beyond_smoke="no variant of an option but the first",
+)
 class FiniteBiasOverflowsInHalf(Pipeline):
     """A bias is multiplied by log2(e) in float16: a very negative finite one becomes -inf."""
 
@@ -121,7 +125,12 @@ class EmptyRowIsNan(Pipeline):
         return sums / total
 
 
-@fault(kind="mask-neginf", shows=("out", ZERO), spoils=("out",))
+@fault(
+    kind="mask-neginf",
+    shows=("out", ZERO),
+    spoils=("out",),
+    beyond_smoke="no variant of an option but the first",
+)
 class RowThatItsBiasHidesIsNan(Pipeline):
     """A row whose bias is -inf at every key is NaN, though other empty rows are 0."""
 
@@ -195,7 +204,12 @@ class EmptyRowHasFiniteLse(Pipeline):
         return np.maximum(lse, np.finfo(lse.dtype).min)
 
 
-@fault(kind="mask-neginf", shows=("lse", LSE), spoils=("lse",))
+@fault(
+    kind="mask-neginf",
+    shows=("lse", LSE),
+    spoils=("lse",),
+    beyond_smoke="no two options together",
+)
 class EmptyRowForgetsItsSinkInLse(Pipeline):
     """The log-sum-exp of a row that sees only a sink is -inf."""
 

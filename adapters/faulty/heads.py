@@ -46,7 +46,7 @@ class KeyHeadZeroForGroups(Pipeline):
         return super().key_heads() * (not shared)
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no variant of an option but the first")
 class KeyHeadOffByOneBeyondTwo(Pipeline):
     """With more than two key heads, grouped query heads read the key head after theirs."""
 
@@ -72,7 +72,11 @@ class GroupSizeRoundedToPowersOfTwo(Pipeline):
         return np.arange(self.heads) // group % self.kv_heads
 
 
-@fault(kind="gqa-map", reports=("pytorch/pytorch#174861",))
+@fault(
+    kind="gqa-map",
+    reports=("pytorch/pytorch#174861",),
+    beyond_smoke="no options for a single row",
+)
 class KeyHeadsTiledForOneQuery(Pipeline):
     """For a single query row, as in decoding, query head h reads key head h mod Hkv."""
 
@@ -162,7 +166,7 @@ class EntriesStepByQueryHeads(_Flat):
         return found
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no two options together")
 class MaskOfTheKeyHead(Pipeline):
     """A mask that each query head has its own of is looked up by key head."""
 
@@ -170,7 +174,7 @@ class MaskOfTheKeyHead(Pipeline):
         self.mask = None if self.mask is None else self.mask[:, self.key_heads()]
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no two options together")
 class BiasOfTheKeyHead(Pipeline):
     """A bias that each query head has its own of is looked up by key head."""
 
@@ -178,7 +182,7 @@ class BiasOfTheKeyHead(Pipeline):
         self.bias = None if self.bias is None else self.bias[:, self.key_heads()]
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no two options together")
 class SinksOfTheKeyHead(Pipeline):
     """The query heads of a group share one sink, looked up by key head."""
 
@@ -186,7 +190,7 @@ class SinksOfTheKeyHead(Pipeline):
         self.sinks = None if self.sinks is None else self.sinks[:, self.key_heads()]
 
 
-@fault(kind="gqa-map")
+@fault(kind="gqa-map", beyond_smoke="no variant of an option but the first")
 class GroupsOfFourAtMost(Pipeline):
     """Groups of more than four query heads are read as groups of four."""
 
@@ -195,7 +199,11 @@ class GroupsOfFourAtMost(Pipeline):
         return np.arange(self.heads) // group % self.kv_heads
 
 
-@fault(kind="gqa-map", shows=("chunked-prefill-equals-prefill",))
+@fault(
+    kind="gqa-map",
+    shows=("chunked-prefill-equals-prefill",),
+    beyond_smoke="no two options together",
+)
 class PackedGroupsTakenAsRows(Pipeline):
     """Up to eight rows are packed with their group's heads, and the packed index is the row."""
 

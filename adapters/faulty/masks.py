@@ -75,7 +75,7 @@ class MaskStartsAgainEverySixtyFourKeys(Pipeline):
         return np.asarray(self.mask[..., self.key_index(keys) % 64])
 
 
-@fault(kind="tail-tile")
+@fault(kind="tail-tile", beyond_smoke="no options beyond the first tiles")
 class MaskRowsStartAgain(Pipeline):
     """Row i reads the mask of row i mod 128."""
 
@@ -149,7 +149,7 @@ class LastBlockOfTheListDropped(_ByTheBlock):
             self.mask = np.logical_and(self.mask, self.at_each_score(some & (later > 1)))
 
 
-@fault(kind="block-mask")
+@fault(kind="block-mask", beyond_smoke="no variant of an option but the first")
 class BlockListOfTheFirstHead(_ByTheBlock):
     """Every head visits the mask's blocks that head 0 has."""
 
@@ -160,7 +160,7 @@ class BlockListOfTheFirstHead(_ByTheBlock):
             self.mask = np.logical_and(self.mask, self.at_each_score(every))
 
 
-@fault(kind="block-mask")
+@fault(kind="block-mask", beyond_smoke="no variant of an option but the first")
 class BlockListOfTheFirstEntry(_ByTheBlock):
     """Every batch entry visits the mask's blocks that entry 0 has."""
 
@@ -182,7 +182,7 @@ class BlockListOfTheFirstRows(_ByTheBlock):
             self.mask = np.logical_and(self.mask, self.at_each_score(every))
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no two options together")
 class MaskLostBesideCausal(Pipeline):
     """The mask is lost beside a causal mask."""
 
@@ -198,7 +198,7 @@ class MaskLostBesideBias(Pipeline):
         self.mask = self.mask if self.bias is None else None
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no two options together")
 class MaskLostBesideLengths(Pipeline):
     """The mask is lost where the keys come with their lengths."""
 
@@ -206,7 +206,7 @@ class MaskLostBesideLengths(Pipeline):
         self.mask = self.mask if self.raw["key_lengths"] is None else None
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no options for a single row")
 class MaskLostForOneQuery(Pipeline):
     """The mask is lost for a single query row, as in decoding."""
 
@@ -229,7 +229,7 @@ class MaskTransposedWhereSquare(Pipeline):
             self.mask = self.mask.swapaxes(2, 3)
 
 
-@fault(kind="batch-dependence")
+@fault(kind="batch-dependence", beyond_smoke="no more than three batch entries")
 class MaskOfFourEntries(Pipeline):
     """Batch entry b has the mask of entry b mod 4."""
 
@@ -238,7 +238,7 @@ class MaskOfFourEntries(Pipeline):
             self.mask = self.mask[np.arange(self.batch) % 4]
 
 
-@fault(kind="tail-tile")
+@fault(kind="tail-tile", beyond_smoke="no lengths that fill their tiles")
 class MaskLostWhereKeysFillTheirTiles(Pipeline):
     """Where the keys fill tiles of 64, no tile is tested for bounds, nor for the mask."""
 

@@ -60,7 +60,7 @@ class BiasLostBesideMask(_WithoutBias):
         return self.mask is not None
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no two options together")
 class BiasLostBesideSoftcap(_WithoutBias):
     """The bias is lost beside a soft cap."""
 
@@ -68,7 +68,7 @@ class BiasLostBesideSoftcap(_WithoutBias):
         return self.softcap is not None
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no options for a single row")
 class BiasLostForOneQuery(_WithoutBias):
     """The bias is lost for a single query row, as in decoding."""
 
@@ -113,6 +113,7 @@ class BiasLostInTheLastKeys(Pipeline):
         "out",
         "chunked-prefill-equals-prefill",
     ),
+    beyond_smoke="no bias where there are as many queries as keys",
 )
 class BiasTransposedWhereSquare(Pipeline):
     """A bias of as many rows as keys is read transposed."""
@@ -122,7 +123,7 @@ class BiasTransposedWhereSquare(Pipeline):
             self.bias = self.bias.swapaxes(2, 3)
 
 
-@fault(kind="overflow")
+@fault(kind="overflow", beyond_smoke="no variant of an option but the first")
 class BiasNotInTheMaximum(Pipeline):
     """The row maximum is that of the scores before the bias: a large bias under- or overflows."""
 
@@ -151,7 +152,7 @@ class QueryLengthsIgnored(Pipeline):
         return super().lengths(None if given is self.raw["query_lengths"] else given, most)
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no variant of an option but the first")
 class QueryLengthOfZeroTakenAsNone(Pipeline):
     """A query length of 0 counts as no length given: all padding attends."""
 
@@ -189,7 +190,7 @@ class KeyLengthsRoundedUpToTiles(Pipeline):
         return (self.row_index() < self.query_lengths) & held
 
 
-@fault(kind="tail-tile")
+@fault(kind="tail-tile", beyond_smoke="no variant of an option but the first")
 class KeyLengthsOfWholeTilesLoseOne(Pipeline):
     """A key length that fills tiles of 128 loses the last of them."""
 
@@ -199,7 +200,7 @@ class KeyLengthsOfWholeTilesLoseOne(Pipeline):
         return (self.row_index() < self.query_lengths) & held
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no options in heads above 64")
 class BiasLostForLargeHeads(_WithoutBias):
     """The bias is lost for a head size of 128."""
 
@@ -207,7 +208,7 @@ class BiasLostForLargeHeads(_WithoutBias):
         return self.size == 128
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no variant of an option but the first")
 class KeyLengthOfZeroTakenAsNone(Pipeline):
     """A key length of 0 counts as no length given: all padding is attended."""
 
@@ -216,7 +217,7 @@ class KeyLengthOfZeroTakenAsNone(Pipeline):
         return np.where(found == 0, most, found)
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no two options together")
 class KeyLengthsLostBesideMask(Pipeline):
     """The key lengths are lost beside a mask."""
 
@@ -235,7 +236,7 @@ class KeyLengthsOfAnEntryForItsHeads(Pipeline):
         return (self.row_index() < self.query_lengths) & held
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no three options together")
 class SoftcapLostBesideCausalAndBias(Pipeline):
     """The soft cap is lost where a causal mask and a bias come together."""
 
@@ -243,7 +244,7 @@ class SoftcapLostBesideCausalAndBias(Pipeline):
         self.softcap = None if self.causal and self.bias is not None else self.softcap
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no two options together")
 class SinksLostBesideWindow(Pipeline):
     """The sinks are lost beside a window."""
 
@@ -255,7 +256,7 @@ class SinksLostBesideWindow(Pipeline):
         return state
 
 
-@fault(kind="option-ignored")
+@fault(kind="option-ignored", beyond_smoke="no options for a single row")
 class SinksLostForOneQueryOfGroups(Pipeline):
     """The sinks are lost for a single query row whose heads share key heads."""
 

@@ -160,7 +160,7 @@ class WindowLostWithoutMask(Pipeline):
             self.window = (None, None)
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no two options together")
 class WindowLostBesideMask(Pipeline):
     """The window is lost beside a mask."""
 
@@ -169,7 +169,7 @@ class WindowLostBesideMask(Pipeline):
             self.window = (None, None)
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no two options together")
 class WindowLostBesideBias(Pipeline):
     """The window is lost beside a bias."""
 
@@ -178,7 +178,7 @@ class WindowLostBesideBias(Pipeline):
             self.window = (None, None)
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no two options together")
 class WindowLostBesideLengths(Pipeline):
     """The window is lost where the keys come with their lengths."""
 
@@ -223,7 +223,7 @@ class WindowLostWhenAsWideAsTheQueries(Pipeline):
         self.window = (None if left is not None and left >= self.rows else left, right)
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no options in heads above 64")
 class WindowLostForLargeHeads(Pipeline):
     """The window is lost for a head size of 128."""
 
@@ -232,7 +232,7 @@ class WindowLostForLargeHeads(Pipeline):
             self.window = (None, None)
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no options beyond the first tiles")
 class WindowSkipsItsFirstTile(Pipeline):
     """A window that reaches over tiles of 16 keys leaves out the tile that it begins in."""
 
@@ -247,7 +247,7 @@ class WindowSkipsItsFirstTile(Pipeline):
         return super().seen_in_window(ahead) & ~skipped
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no two options together")
 class WindowTilesFoundByPaddedLengths(Pipeline):
     """The first tile of 128 keys of a window is looked for by the padded lengths."""
 
@@ -261,7 +261,7 @@ class WindowTilesFoundByPaddedLengths(Pipeline):
         return np.asarray(seen & (key // 128 >= first))
 
 
-@fault(kind="window")
+@fault(kind="window", beyond_smoke="no lengths that fill their tiles")
 class WindowLostWhereRowsFillTheirTiles(Pipeline):
     """Where the rows fill tiles of 64, the window is lost with the test for bounds."""
 
