@@ -22,8 +22,8 @@ help: ## list the targets
 conformance: .venv/base $(FRAMEWORKS:%=.venv/%) ## judge IMPL (default: numpy) at LEVEL (default: standard)
 	$(BIN)/pytest conformance $(foreach name,$(IMPL),--impl=$(name)) --attn-level=$(LEVEL) -q
 
-selftest: .venv/base ## judge the suite: on known faults at LEVEL (default: standard), on what conforms
-	$(BIN)/attnspec selftest --level $(LEVEL)
+selftest: .venv/base ## judge the suite: on known faults (ASK=--fast: on some), on what conforms
+	$(BIN)/attnspec selftest $(or $(ASK),--level $(LEVEL))
 	$(BIN)/attnspec selftest --conforming --level smoke
 
 test: .venv/dev .venv/torch .venv/jax .venv/bench ## run the project's own tests

@@ -8,7 +8,7 @@ A subclass that replaces a step is another implementation: a conforming variant 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -253,7 +253,7 @@ class Pipeline:
     def collected(self, sums: Array, p: Array, keys: slice, fade: Array) -> Array:
         """The sums of weighted values with a tile's."""
         weights = self.probabilities(p)
-        return sums * fade + product(weights, self.value_tile(keys), self.visible(keys))
+        return sums * fade + product(weights, self.value_tile(keys), lambda: self.visible(keys))
 
     def step(self, state: State, keys: slice) -> State:
         """One tile."""
@@ -416,17 +416,16 @@ def rounded(x: Array, name: str) -> Array:
     return FORMATS[name].round(x).astype(x.dtype)
 
 
-def product(weights: Array, value: Array, visible: Array) -> Array:
+def product(weights: Array, value: Array, visible: Callable[[], Array]) -> Array:
     """Weights (…, r, c) times values (…, c, Dv), where a hidden value cannot matter.
 
-    NaN where a row sees a value that is not finite.
+    NaN where a row sees a value that is not finite; only then is `visible` asked.
     """
-    out: Array = weights @ finite(value)
     spoilt = ~np.isfinite(value)
-    if spoilt.any():
-        sees_it = visible.astype(weights.dtype) @ spoilt.astype(weights.dtype) > 0
-        out = np.where(sees_it, np.nan, out).astype(weights.dtype)
-    return out
+    if not spoilt.any():
+        return weights @ value
+    sees_it = visible().astype(weights.dtype) @ spoilt.astype(weights.dtype) > 0
+    return np.where(sees_it, np.nan, weights @ finite(value)).astype(weights.dtype)
 
 
 def kernel_of(pipeline: type[Pipeline], *, name: str, **declares: Any) -> Kernel:

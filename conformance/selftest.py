@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from attnspec.adapters.catalogue import Variant, catalogue
+from attnspec.adapters.catalogue import Fault, Variant, catalogue
 from attnspec.conformance.case import Case
 from attnspec.conformance.cases import LEVELS
 from attnspec.conformance.examination import examine, questions
@@ -28,7 +28,7 @@ from attnspec.conformance.report import BAD
 from attnspec.conformance.session import Session
 from attnspec.conformance.verdict import Verdict
 
-__all__ = ["SET_UP", "Batch", "Outcome", "Plan", "Run", "asked_at", "run"]
+__all__ = ["SET_UP", "Batch", "Outcome", "Plan", "Run", "asked_at", "fast_subset", "run"]
 
 TOGETHER = 48
 """Implementations a process takes at once, at most: enough to share, few enough to balance."""
@@ -131,6 +131,16 @@ class Run:
 def asked_at(entry: Any, level: str) -> bool:
     """Whether an entry is asked at a level: a fault of long contexts is, only where they are."""
     return LEVELS.index(getattr(entry, "level", level)) <= max(LEVELS.index(level), 1)
+
+
+def fast_subset(faults: Mapping[str, Fault]) -> list[str]:
+    """Every sentinel, and of each group the first fault of each kind that smoke must see."""
+    first: dict[tuple[str, str], str] = {}
+    for name, fault in faults.items():
+        if not fault.beyond_smoke and asked_at(fault, "smoke"):
+            first.setdefault((fault.group, fault.kind), name)
+    chosen = {*first.values(), *(name for name, fault in faults.items() if fault.sentinel)}
+    return [name for name in faults if name in chosen]
 
 
 def run(plan: Plan, entries: Sequence[Variant], *, workers: int) -> Run:

@@ -20,7 +20,7 @@ from attnspec.adapters import catalogue as catalogues
 from attnspec.adapters.catalogue import Fault, Variant, catalogue
 from attnspec.adapters.pipeline import Pipeline
 from attnspec.conformance import examination, selftest, selftest_score
-from attnspec.conformance.selftest import Plan, asked_at, run
+from attnspec.conformance.selftest import Plan, asked_at, fast_subset, run
 
 CAUGHT, OTHER = "causal-top-left", "causal-sees-the-next-token"
 CLAIMS = ("out", "lse", "dq", "visible-set", "weights-sum-to-one")
@@ -136,6 +136,20 @@ def test_what_only_long_contexts_show_is_not_asked_below_full() -> None:
     assert asked_at(fault(), "smoke")
     assert not asked_at(fault(level="full"), "standard")
     assert asked_at(fault(level="full"), "full")
+
+
+def test_the_fast_subset_has_each_kind_of_each_group_and_every_sentinel() -> None:
+    faults = [
+        fault(name="unseen", beyond_smoke="no such case"),
+        fault(name="first"),
+        fault(name="second"),
+        fault(name="other", kind="window"),
+        fault(name="long", kind="lse", level="full"),
+        fault(name="elsewhere", group="tests"),
+        fault(name="zeros", sentinel=True),
+    ]
+    chosen = fast_subset({one.name: one for one in faults})
+    assert chosen == ["first", "other", "elsewhere", "zeros"]
 
 
 def test_unknown_names_are_a_mistake_of_the_user(capsys: pytest.CaptureFixture[str]) -> None:

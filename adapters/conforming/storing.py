@@ -51,7 +51,7 @@ class TwoPasses(Pipeline):
         if self.sinks is not None:
             total = total + self.exp(self.sinks - shift(largest))
         p = self.probabilities(self.normalised(p, total))
-        out = product(p, self.value_tile(every), self.visible(every))
+        out = product(p, self.value_tile(every), lambda: self.visible(every))
         return out, self.log_sum_exp(largest, total)
 
     def top(self, s: Array) -> Array:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -54,7 +55,8 @@ class SequentialSums(Pipeline):
         sums, value, visible = sums * fade, self.value_tile(keys), self.visible(keys)
         for key in range(p.shape[-1]):
             one = slice(key, key + 1)
-            sums = sums + product(p[..., one], value[..., one, :], visible[..., one])
+            seen = partial(np.take, visible, [key], -1)
+            sums = sums + product(p[..., one], value[..., one, :], seen)
         return sums
 
     def dk_tile(self, dproduct: Array, keys: slice) -> Array:
@@ -85,8 +87,8 @@ class PairwiseSums(Pipeline):
         return total * fade + in_pairs(p)[..., None]
 
     def collected(self, sums: Array, p: Array, keys: slice, fade: Array) -> Array:
-        value, visible = self.value_tile(keys), self.visible(keys)
-        nan = np.isnan(product(p, value, visible))
+        value = self.value_tile(keys)
+        nan = np.isnan(product(p, value, lambda: self.visible(keys)))
         terms = p[..., None, :] * finite(value).swapaxes(-1, -2)[..., None, :, :]
         return sums * fade + np.where(nan, np.nan, in_pairs(terms)).astype(self.real)
 
@@ -123,7 +125,7 @@ class DotProductsInFloat64(Pipeline):
         return (self.q.astype(np.float64) @ k).astype(self.real)
 
     def collected(self, sums: Array, p: Array, keys: slice, fade: Array) -> Array:
-        wide = product(p.astype(np.float64), self.value_tile(keys), self.visible(keys))
+        wide = product(p.astype(np.float64), self.value_tile(keys), lambda: self.visible(keys))
         return (sums.astype(np.float64) * fade + wide).astype(self.real)
 
 

@@ -188,5 +188,5 @@ class LastRowOfWeightsInHalf(Pipeline):
 
     def collected(self, sums: Array, p: Array, keys: slice, fade: Array) -> Array:
         last = np.where(self.row_index() == self.rows - 1, rounded(p, "float16"), p)
-        values = product(last.astype(p.dtype), self.value_tile(keys), self.visible(keys))
+        values = product(last.astype(p.dtype), self.value_tile(keys), lambda: self.visible(keys))
         return sums * fade + values
