@@ -14,6 +14,7 @@ from functools import cache
 from importlib import import_module
 from typing import Any
 
+from attnspec.adapters.fault_classes import class_of
 from attnspec.adapters.kernel import Kernel
 from attnspec.adapters.pipeline import Pipeline, kernel_of
 from attnspec.oracle.problem import OUTPUTS
@@ -52,7 +53,8 @@ class Variant:
 class Fault(Variant):
     """A pipeline that is wrong.
 
-    kind: the kind of fault, as bug reports are sorted. reports: the public reports it re-creates.
+    kind: the kind of fault, as bug reports are sorted: one of `fault_classes.CLASSES`.
+    reports: the public reports it re-creates.
     shows: claims that must fail, each of them, at `level`: `standard`, or `full` for what only
         long contexts show.
     spoils: the outputs that are wrong; comparisons of every other output must pass.
@@ -67,6 +69,11 @@ class Fault(Variant):
     level: str = "standard"
     beyond_smoke: str = ""
 
+    @property
+    def class_name(self) -> str:
+        """The class of its kind."""
+        return class_of(self.kind)
+
 
 def fault(
     *,
@@ -79,7 +86,11 @@ def fault(
     level: str = "standard",
     beyond_smoke: str = "",
 ) -> Callable[[type[Pipeline]], type[Pipeline]]:
-    """A decorator: the subclass of `Pipeline` is a fault; see `Fault`."""
+    """A decorator: the subclass of `Pipeline` is a fault; see `Fault`.
+
+    ValueError for a kind that no class has.
+    """
+    class_of(kind)
 
     def register(pipeline: type[Pipeline]) -> type[Pipeline]:
         return _register(

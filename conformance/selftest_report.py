@@ -9,6 +9,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from attnspec.adapters.fault_classes import CLASSES
 from attnspec.conformance.selftest import Outcome, Run
 from attnspec.conformance.selftest_score import Score, alarms, leaked, unshown
 
@@ -26,12 +27,12 @@ def print_entries(console: Console, entries: Iterable[Any]) -> None:
 
 
 def print_score(console: Console, score: Score) -> None:
-    """The faults by group, the survivors, the wrong reasons, and what each claim is good for.
+    """The faults by class, the survivors, the wrong reasons, and what each claim is good for.
 
     Of a few faults, only what is wrong with them.
     """
     if len(score.outcomes) > FEW:
-        console.print(_groups(score), markup=False)
+        console.print(_classes(score), markup=False)
     for outcome in score.survivors:
         console.print(f"SURVIVED {outcome.entry.name}", style="bold red", markup=False)
         for line in _survivor(score, outcome):
@@ -50,7 +51,7 @@ def print_one(console: Console, outcome: Outcome) -> None:
     entry = outcome.entry
     _say(console, f"{entry.name}: {entry.says}")
     reports = f"; reported: {', '.join(entry.reports)}" if entry.reports else ""
-    _say(console, f"kind {entry.kind}, in {entry.group}{reports}", indent=2)
+    _say(console, f"kind {entry.kind} ({entry.class_name}), in {entry.group}{reports}", indent=2)
     for verdict in outcome.claims.values():
         _say(console, f"{verdict.claim}, {verdict.dtype}, {verdict.case}: {verdict.message}", 2, 4)
         console.print(f"    {verdict.reproduce}", markup=False, soft_wrap=True)
@@ -83,18 +84,20 @@ def print_conforming(console: Console, run: Run) -> None:
 # -- the parts -------------------------------------------------------------------------------------
 
 
-def _groups(score: Score) -> Table:
+def _classes(score: Score) -> Table:
+    """Caught or not, class by class, in the order of `CLASSES`."""
     table = Table(box=None, pad_edge=False)
     table.add_column("faults of")
     for column in ("asked", "caught", "survived", "wrong reason"):
         table.add_column(column, justify="right")
-    groups: dict[str, list[Outcome]] = {}
+    classes: dict[str, list[Outcome]] = {name: [] for name in CLASSES}
     for outcome in score.outcomes:
-        groups.setdefault(outcome.entry.group, []).append(outcome)
-    if len(groups) > 1:
-        groups["all"] = list(score.outcomes)
+        classes[outcome.entry.class_name].append(outcome)
+    classes["all"] = list(score.outcomes)
     survivors, wrong = score.survivors, score.wrong
-    for name, outcomes in groups.items():
+    for name, outcomes in classes.items():
+        if not outcomes:
+            continue
         caught = sum(bool(outcome.failed) for outcome in outcomes)
         counts = (len(outcomes), caught, _common(outcomes, survivors), _common(outcomes, wrong))
         table.add_row(name, *map(str, counts), style="bold" if name == "all" else "")

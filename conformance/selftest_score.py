@@ -141,6 +141,7 @@ def record(run: Run, score: Score | None) -> dict[str, Any]:
     for outcome, entry in zip(score.outcomes, found["entries"], strict=True):
         entry |= {
             "kind": outcome.entry.kind,
+            "class": outcome.entry.class_name,
             "sentinel": outcome.entry.sentinel,
             "leaked": [verdict.claim for verdict in leaked(outcome)],
             "unshown": unshown(outcome, score.level),

@@ -18,6 +18,7 @@ import attnspec.conformance as suite
 from attnspec import cli
 from attnspec.adapters import catalogue as catalogues
 from attnspec.adapters.catalogue import Fault, Variant, catalogue
+from attnspec.adapters.fault_classes import CLASSES
 from attnspec.adapters.pipeline import Pipeline
 from attnspec.conformance import examination, selftest, selftest_score
 from attnspec.conformance.selftest import Plan, asked_at, fast_subset, run
@@ -312,3 +313,29 @@ def test_what_one_claim_alone_catches_is_said(selftested: Given) -> None:
     assert set(claims["out"]["catches"]) == {CAUGHT, "shifted"}
     alone = {name for claim in record["claims"] for name in claim["alone"]}
     assert alone <= {"shifted"}
+
+
+# -- classes ---------------------------------------------------------------------------------------
+
+
+def test_a_fault_of_a_kind_without_a_class_is_not_registered() -> None:
+    class Misfiled(Pipeline):
+        """It is of no kind."""
+
+    with pytest.raises(ValueError, match="no kind of fault 'misfiled'"):
+        catalogues.fault(kind="misfiled")(Misfiled)
+
+
+def test_no_kind_is_in_two_classes_and_each_class_has_a_fault() -> None:
+    kinds = [kind for kinds in CLASSES.values() for kind in kinds]
+    assert len(kinds) == len(set(kinds))
+    assert {entry.class_name for entry in catalogue("faulty").values()} == set(CLASSES)
+
+
+def test_the_table_is_by_class(selftested: Given) -> None:
+    entries = [fault(name=f"fault-{n}", kind="window" if n else "gqa-map") for n in range(9)]
+    _, printed, record = selftested(*entries)
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["visible", "set", "8", "8", "0", "0"] in rows
+    assert ["heads", "1", "1", "0", "0"] in rows
+    assert record["entries"][0]["class"] == "heads"
