@@ -95,9 +95,8 @@ def parse_settings(text: str) -> Settings:
 
 # -- what a case is good for -------------------------------------------------------------------
 
-WITHOUT_GRADIENTS = ("huge", "tiny", "saturated", "abyss")
-"""Families whose products with a unit cotangent overflow or underflow, legitimately, or whose
-scores overflow where they are stored in float16: a row that is NaN reaches every key's gradient."""
+WITHOUT_GRADIENTS = ("huge", "tiny")
+"""Families whose products with a unit cotangent overflow or underflow, legitimately."""
 
 GRADIENT_NUMBERS = 2**24
 """Numbers in k, or in v, from which on gradients are not asked: the tolerance of dk and dv works

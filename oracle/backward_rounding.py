@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -91,8 +92,18 @@ def _shares(e: GradientErrors, output: str, shape: tuple[int, ...]) -> Share:
         ((_behind(heads.keys, part),), _dk(e, part) if output == "dk" else _dv(e, part))
         for part in e.st.keys.parts()
     )
+    parts = itertools.chain(columns, _beyond(e, shape))
     few = heads.keys.stop - heads.keys.start <= CHUNK
-    return Share((heads.batch, heads.kv_index), list(columns) if few else columns)
+    return Share((heads.batch, heads.kv_index), list(parts) if few else parts)
+
+
+def _beyond(e: GradientErrors, shape: tuple[int, ...]) -> Iterator[tuple[Part, Terms]]:
+    """What rows that overflow do to the keys that no row sees: see `GradientErrors.overflows`."""
+    reached = np.asarray(e.overflows.any(-2, keepdims=True))
+    for keys in (slice(0, e.st.heads.keys.start), slice(e.st.heads.keys.stop, shape[2])):
+        if reached.any() and keys.start < keys.stop:
+            none = np.zeros((len(reached), keys.stop - keys.start, shape[3]))
+            yield (keys,), Terms(none + np.where(reached, np.inf, 0.0), *(none,) * 5)
 
 
 def _behind(keys: slice, part: slice) -> slice:

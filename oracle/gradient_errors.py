@@ -195,12 +195,12 @@ class GradientErrors:
         return np.where(self.seen, found, 0.0)
 
     @cached_property
-    def unknown(self) -> BoolArray:
-        """Rows of which nothing is known: float64 fails, or an overflow is possible. (Nq, 1)"""
+    def overflows(self) -> BoolArray:
+        """Rows in which the model admits an overflow: (Nq, 1)."""
         st, r, forward = self.st, self.r, self.forward
         holds = r.accumulate.largest
         stored = r.storage.largest if r.probability or r.score else holds
-        bad = forward.overflow | ~st.usable
+        bad = forward.overflow.copy()
         bad |= 2 * self.dp_terms.max(-1, initial=0) >= (stored if r.score else holds)
         largest = (self.ds_most + self.ds_error).max(-1, initial=0)
         bad |= ~(largest < stored)  # NaN counts as unknown
@@ -209,15 +209,24 @@ class GradientErrors:
         bad |= ~(np.abs(st.lse) + forward.lse < r.lse.largest * (1 - r.lse.unit_roundoff))
         return np.asarray((bad & (st.count[..., 0] > 0))[..., None])
 
+    def _unknown(self, seen: BoolArray) -> BoolArray:
+        """Weights of which nothing is known. (Nq, ·)
+
+        Where float64 fails the kernel may not, and what is hidden has weight 0. Where the kernel
+        overflows, a sum of the row is NaN or infinite, and 0 times it is NaN: at hidden keys too.
+        """
+        used = self.st.count[..., 0] > 0
+        return (seen & (~self.st.usable & used)[..., None]) | self.overflows
+
     @cached_property
     def weight_bound(self) -> Float64Array:
-        """`weight`, inf in unknown rows. (Nq, M)"""
-        return np.where(self.unknown & self.st.visible, np.inf, self.weight)
+        """`weight`, inf where nothing is known. (Nq, M)"""
+        return np.where(self._unknown(self.st.visible), np.inf, self.weight)
 
     @cached_property
     def ds_bound(self) -> Float64Array:
-        """`ds_error`, inf in unknown rows. (Nq, Nk)"""
-        return np.where(self.unknown & self.seen, np.inf, self.ds_error)
+        """`ds_error`, inf where nothing is known. (Nq, Nk)"""
+        return np.where(self._unknown(self.seen), np.inf, self.ds_error)
 
     # -- the soft-cap's slope ----------------------------------------------------------------------
 

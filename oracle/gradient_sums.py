@@ -131,5 +131,6 @@ class GradientSum:
         variance = variance + stored**2 / 3 * shares_squared
         variance = variance + lost**2 / np.maximum(t.count, 1)
         bound = np.where(overflows | np.isnan(bound), np.inf, bound)
+        nothing = np.where(np.isfinite(t.error), 0.0, np.inf)  # an overflow reaches hidden keys
         some = t.count > 0
-        return np.where(some, bound, 0.0), np.where(some, np.sqrt(variance), 0.0)
+        return np.where(some, bound, nothing), np.where(some, np.sqrt(variance), nothing)

@@ -44,3 +44,18 @@ def test_the_bound_holds_where_ds_is_subnormal(scale):
             hard = bounds[name].hard[0, 0]
             worst = max(worst, float((error / hard)[np.isfinite(hard)].max(initial=0)))
     assert 0.2 < worst <= 1  # and the bound says something
+
+
+def test_a_row_that_overflows_reaches_the_gradients_of_hidden_keys():
+    # Scores of 1e5 are infinite in float16, their row's softmax is NaN, and NaN times 0 is NaN.
+    rng = np.random.default_rng(0)
+    q, k, v, dout = (STORAGE.round(rng.standard_normal((1, 2, n, 16))) for n in (6, 9, 9, 6))
+    q[:, 0] = np.sign(q[:, 0]) * 100
+    k[:, 0] = np.sign(q[:, 0, :1]) * 100
+    window = (2, 0)  # rows 0 … 5 stand at keys 3 … 8: no row sees key 0, row 5 not key 3
+    problem = Problem(q=q, k=k, v=v, scale=1.0, dout=dout, window=window)
+    bounds = tolerance(problem, arithmetic=EAGER, want=("dk", "dv"))
+    for bound in bounds.values():
+        assert np.isinf(bound.hard[0, 0]).all() and np.isinf(bound.sigma[0, 0, 0]).all()
+        assert (bound.hard[0, 1, 0] == 0).all()  # the other head does not overflow
+        assert np.isfinite(bound.hard[0, 1]).all()
