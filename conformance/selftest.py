@@ -11,9 +11,9 @@ import os
 import signal
 import time
 from collections import Counter
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_EXCEPTION, Future, ProcessPoolExecutor, wait
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from attnspec.conformance.question import Question
 from attnspec.conformance.report import BAD
 from attnspec.conformance.session import Session
 from attnspec.conformance.verdict import Verdict
+from attnspec.oracle.problem import OUTPUTS
 
 __all__ = ["SET_UP", "Batch", "Outcome", "Plan", "Run", "asked_at", "fast_subset", "run"]
 
@@ -45,12 +46,15 @@ class Plan:
     """What is asked of the entries of a catalogue: at which level, from which seeds.
 
     first_failure: a claim that failed is not asked of the same implementation again.
+    everything: beyond level smoke, a fault is asked not only what it must show and what it must not
+        spoil. Most of a level tells little of most faults, and takes hours.
     """
 
     word: str
     level: str
     seeds: tuple[int, ...]
     first_failure: bool
+    everything: bool = False
 
 
 @dataclass(kw_only=True)
@@ -173,7 +177,7 @@ def _examined(plan: Plan, entries: Sequence[Variant], seed: int) -> Generator[Ba
         except Exception as error:
             yield Batch([(entry.name, _not_set_up(impl, entry, error))])
     session = Session(kernels, plan.level, seed, (), "conformance")
-    problems = _by_problem(session)
+    problems = _by_problem(session, _due(plan, session, dict(zip(names, entries, strict=True))))
     count = sum(map(len, problems))
     failed: set[tuple[str, str]] = set()
     while problems:
@@ -189,10 +193,24 @@ def _examined(plan: Plan, entries: Sequence[Variant], seed: int) -> Generator[Ba
     yield Batch((), ended=tuple(names.values()))
 
 
-def _by_problem(session: Session) -> list[list[Question]]:
+def _due(plan: Plan, session: Session, entries: Mapping[str, Any]) -> Callable[[Question], bool]:
+    """Which questions of the session are asked: see `Plan.everything`."""
+    if plan.level == "smoke" or plan.everything or not plan.first_failure:
+        return lambda question: True
+    smoke = {(one.impl, one.id) for one in questions(replace(session, level="smoke"))}
+
+    def due(question: Question) -> bool:
+        fault, claim = entries[question.impl], question.claim
+        spared = claim in OUTPUTS and claim not in fault.spoils
+        return claim in fault.shows or spared or (question.impl, question.id) in smoke
+
+    return due
+
+
+def _by_problem(session: Session, due: Callable[[Question], bool]) -> list[list[Question]]:
     """The questions, those of one problem together; the last problem is the first to ask."""
     found: dict[tuple[str, Case], list[Question]] = {}
-    for question in questions(session):
+    for question in filter(due, questions(session)):
         question.classify = False
         found.setdefault((question.dtype, question.case), []).append(question)
     return list(found.values())[::-1]

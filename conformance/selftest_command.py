@@ -40,6 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="level smoke, on every sentinel and one fault of each kind in each group",
     )
+    add(
+        "--everything",
+        action="store_true",
+        help="beyond smoke, ask a fault not only what it must show and must not spoil (hours)",
+    )
     add("--seed", type=_natural, metavar="N", help="default: 0; a fresh one with --conforming")
     add("--seeds", type=_natural, default=1, metavar="N", help="ask from N seeds in turn")
     add("--workers", type=_natural, default=_cores(), metavar="N", help="processes (default: all)")
@@ -86,6 +91,7 @@ def selftest(options: argparse.Namespace, console: Console) -> int:
         level=options.level,
         seeds=_seeds(options),
         first_failure=not options.conforming,
+        everything=options.everything,
     )
     found = run(plan, asked, workers=max(1, options.workers))
     _watch(found, len(asked))
