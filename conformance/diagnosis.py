@@ -18,6 +18,7 @@ import numpy as np
 
 from attnspec.adapters import Kernel
 from attnspec.adapters.catalogue import Fault, catalogue
+from attnspec.adapters.fault_classes import class_of
 from attnspec.conformance.diagnosis_arithmetic import as_if
 from attnspec.conformance.diagnosis_candidates import (
     Candidate,
@@ -27,10 +28,11 @@ from attnspec.conformance.diagnosis_candidates import (
     spoils,
     ways,
 )
+from attnspec.conformance.diagnosis_class import Evidence, reasons, tally
 from attnspec.conformance.diagnosis_evidence import Again, Deadline, again, chosen, literals
 from attnspec.conformance.diagnosis_places import places
 from attnspec.conformance.diagnosis_said import Diagnosis, Suspect
-from attnspec.conformance.localisation import separation, spoilt_outputs
+from attnspec.conformance.localisation import spoilt_outputs
 from attnspec.conformance.verdict import Verdict
 
 __all__ = ["Findings", "diagnose", "examined", "quietly"]
@@ -40,8 +42,10 @@ QUESTIONS = 12
 SECOND = 80
 """Faults that answer a second failure and some passes: those that come nearest on the first."""
 PASSES = 3
-NEAREST = 8
-"""Faults that have a say in what kind of fault it is, where none explains it."""
+NEAREST = 6
+"""Faults that have a say in what class of fault it is, where none explains it."""
+ARITHMETIC = "arithmetic"
+"""The class of what a coarser arithmetic excuses."""
 KEPT = 12
 """Faults that answer everything."""
 SECONDS = 10.0
@@ -87,6 +91,11 @@ class Findings:
         """Which claims failed, and with which options."""
         return Profile.of(self.verdicts)
 
+    @cached_property
+    def evidence(self) -> Evidence:
+        """What the verdicts and the wrong numbers say without any fault to compare with."""
+        return Evidence(self.verdicts, tuple(places(self.failures)))
+
     def diagnosis(self, *, without: Iterable[str] = ()) -> Diagnosis:
         """What to conclude from it, as if the faults `without` were unknown."""
         left = set(without)
@@ -96,15 +105,29 @@ class Findings:
         )
         likely = [one for one in ranked if one.likely]
         told = [one for one in likely if _as_good(one, likely[0])][:2]
+        near = sorted(ranked, key=lambda one: -one.nearness)
+        name = self._class(told, near[:NEAREST])
+        own = [one for one in near if class_of(one.kind) == name]
         return Diagnosis(
             likely=tuple(told),
-            nearest=() if likely else tuple(_nearest(ranked)),
+            nearest=() if likely else tuple((own or near)[:3]),
             asked=len(self.failures),
             as_if=self.as_if,
+            class_name=name,
+            reasons=reasons(self.evidence, name),
             outputs=spoilt_outputs(self.verdicts),
-            separation=separation(self.verdicts),
-            places=tuple(places(self.failures)),
+            separation=self.evidence.separation,
+            places=self.evidence.places,
         )
+
+    def _class(self, likely: Sequence[Suspect], near: Sequence[Suspect]) -> str:
+        """Of the cause that is named; else what the failures and the nearest faults speak for."""
+        if not self.failures:
+            return ""
+        if likely:
+            return class_of(likely[0].kind)
+        votes = [(class_of(one.kind), one.nearness) for one in near]
+        return ARITHMETIC if self.as_if else next(iter(tally(self.evidence, votes)), "")
 
     def numbered(self) -> Iterator[tuple[int, Again]]:
         """The failures, then the passes."""
@@ -136,29 +159,12 @@ class Findings:
             refuted=refuted,
             passes=len(right),
             fraction=fraction,
+            overlap=overlap,
+            finite=any(like.finite for like in found if like.way),
             ways=ways(found),
             score=score,
             nearness=score + 0.7 * overlap + 0.8 * fit,
         )
-
-
-def _nearest(suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Where nothing explains the failures: what is wrong in like places, of a kind that is.
-
-    The weights were chosen on 66 faults, each with itself left out.
-    """
-    near = sorted(suspects, key=lambda one: -one.nearness)[:NEAREST]
-    votes: dict[str, float] = {}
-    for one in near:
-        for word in (f"kind {one.kind}", f"group {one.group}"):
-            votes[word] = votes.get(word, 0.0) + max(0.0, one.nearness) ** 2
-    total = sum(votes.values()) or 1.0
-
-    def worth(one: Suspect) -> float:
-        shared = votes[f"kind {one.kind}"] + votes[f"group {one.group}"]
-        return one.nearness + 0.5 * shared / total
-
-    return sorted(near, key=lambda one: -worth(one))[:3]
 
 
 def _as_good(one: Suspect, best: Suspect) -> bool:

@@ -48,11 +48,13 @@ class Likeness:
     way: "numbers", "errors" (they go together), "failure" (it fails alike) or "" for no match.
     fraction: of the bound, between the two where the way is "numbers".
     overlap: in [0, 1], how far the same elements are wrong, by as much.
+    finite: whether wrong numbers match: that both are NaN, or fail alike, says little.
     """
 
     way: str
     fraction: float = 0.0
     overlap: float = 0.0
+    finite: bool = False
 
 
 NOTHING = Likeness("")
@@ -60,6 +62,12 @@ NOTHING = Likeness("")
 
 def _is_wrong(question: Again) -> bool:
     return any(one.outside.any() for told in question.calls for one in told.outputs)
+
+
+def _is_finite(question: Again) -> bool:
+    """Whether a wrong result is a number, or is wrong otherwise than by its numbers."""
+    wrong = [one for told in question.calls for one in told.outputs if one.outside.any()]
+    return not wrong or any(np.isfinite(one.actual[one.outside]).any() for one in wrong)
 
 
 @dataclass(eq=False)
@@ -216,7 +224,7 @@ def _together(question: Again, found: Sequence[_Match]) -> Likeness:
     overlap = _mean(m.overlap for m in found) or 0.0
     telling = not question.failed or any(one.telling for one in question.calls)
     if telling and all(m.exact for m in found):
-        return Likeness("numbers", fraction, overlap)
+        return Likeness("numbers", fraction, overlap, finite=_is_finite(question))
     if telling and all(m.together for m in found):
         return Likeness("errors", fraction, overlap)
     return Likeness("", fraction, overlap)

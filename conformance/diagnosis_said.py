@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from attnspec.adapters.fault_classes import class_of
 from attnspec.conformance.localisation import Separation
 
 __all__ = ["Diagnosis", "Suspect"]
@@ -13,6 +14,8 @@ __all__ = ["Diagnosis", "Suspect"]
 WIDTH = 100
 FAIR = 0.5
 """Share of the failures that a fault must explain to be called the likely cause."""
+ALIKE = 0.5
+"""Overlap from which on two fail in the same places."""
 REFUTED = 0.25
 """Share of the passes that it may fail."""
 
@@ -22,7 +25,8 @@ class Suspect:
     """A fault, and how much it explains.
 
     explained: of `asked` failures that were asked again; refuted: of `passes`, those that it fails.
-    fraction: of the bound, between it and the implementation; ways: how the failures match.
+    fraction: of the bound, between it and the implementation; overlap: in [0, 1], of what is wrong.
+    finite: whether it explains numbers, number by number, and not NaN alone. ways: how it matches.
     score ranks explanations; nearness ranks what is like the implementation where none explains it.
     """
 
@@ -35,6 +39,8 @@ class Suspect:
     refuted: int
     passes: int
     fraction: float
+    overlap: float
+    finite: bool
     ways: Mapping[str, int]
     score: float
     nearness: float
@@ -43,9 +49,12 @@ class Suspect:
     def likely(self) -> bool:
         """Whether it explains a fair share, and fails where the implementation passes seldom.
 
-        What matches number by number may do so under a condition of its own.
+        What matches number by number may do so under a condition of its own. But many faults
+        return NaN: one that fails where the implementation passes is not what it does.
         """
         enough = self.explained >= FAIR * self.asked and self.explained > 0
+        if not self.finite:
+            return enough and not self.refuted
         return enough and (self.refuted <= REFUTED * self.passes or self.sometimes)
 
     @property
@@ -74,13 +83,16 @@ class Suspect:
 class Diagnosis:
     """likely: the faults that explain the failures, two where nothing tells them apart.
 
-    nearest: those that come nearest where none explains them. kind and group: of the first.
+    nearest: those that come nearest where none explains them, of the class first. class_name: the
+    class of the cause, or of what the failures speak for; reasons: what does.
     """
 
     likely: tuple[Suspect, ...] = ()
     nearest: tuple[Suspect, ...] = ()
     asked: int = 0
     as_if: str = ""
+    class_name: str = ""
+    reasons: tuple[str, ...] = ()
     outputs: str = ""
     separation: Separation | None = None
     places: tuple[str, ...] = ()
@@ -105,19 +117,23 @@ class Diagnosis:
         elif self.as_if:
             found += _wrapped("most likely: ", f"coarser than declared, as if {excused}")
         elif not self.likely and self.asked:
-            found += _wrapped("most likely: ", self._unexplained())
+            found.append("most likely: unexplained: no known fault does this")
+            found += _wrapped("most like: ", self._class()) if self.class_name else []
         where = [word for word in (self.outputs, str(self.separation or "")) if word]
         if self.places:
             where.append(f"wrong numbers: {', '.join(self.places)}")
         return found + (_wrapped("where: ", "; ".join(where)) if where else [])
 
-    def _unexplained(self) -> str:
-        text = "unexplained: no known fault does this"
-        if self.nearest and self.nearest[0].score > 0:
-            one = self.nearest[0]
-            says = one.says.rstrip(".")
-            text += f"; the nearest ({one.kind}): {says} (faulty:{one.name})"
-        return text
+    def _class(self) -> str:
+        """The class with what speaks for it, and a fault of it that fails in the same places."""
+        why = list(self.reasons[:2])
+        own = [one for one in self.nearest if class_of(one.kind) == self.class_name]
+        alike = [one.name for one in own if one.overlap >= ALIKE and not one.refuted]
+        if alike:
+            why.append(f"as faulty:{alike[0]}, which fails in the same places")
+        elif own and not why:
+            why.append(f"of it, faulty:{own[0].name} comes nearest")
+        return f"{self.class_name} ({'; '.join(why)})" if why else self.class_name
 
 
 def _wrapped(label: str, text: str) -> list[str]:

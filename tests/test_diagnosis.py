@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 from types import MappingProxyType
 
@@ -13,15 +14,19 @@ import pytest
 
 from attnspec.adapters import kernel, load
 from attnspec.adapters.catalogue import catalogue
+from attnspec.adapters.fault_classes import CLASSES
 from attnspec.conformance import diagnosis as module
 from attnspec.conformance.case import Case, parse_settings
 from attnspec.conformance.cases import OPTION, SMALL, Shape
 from attnspec.conformance.diagnosis import diagnose, examined
 from attnspec.conformance.diagnosis_candidates import Profile, consistency
+from attnspec.conformance.diagnosis_class import RULES, Evidence, reasons, tally
 from attnspec.conformance.diagnosis_evidence import chosen, cost
-from attnspec.conformance.diagnosis_said import Diagnosis
+from attnspec.conformance.diagnosis_said import Diagnosis, Suspect
+from attnspec.conformance.diagnosis_score import Score
 from attnspec.conformance.examination import examine
 from attnspec.conformance.question import Question
+from attnspec.conformance.verdict import Verdict
 
 FAULTS = (
     *("causal-top-left", "causal-sees-the-next-token", "causal-reversed", "scale-by-head-size"),
@@ -79,6 +84,11 @@ def bfloat16_weights(q, k, v, *, scale, causal=False):
 
 
 @kernel(dtypes=("float32",))
+def nan_under_causal_and_negative_scale(q, k, v, *, scale, causal=False):
+    return attention(q, k, v, np.nan if causal and scale < 0 else scale, causal)
+
+
+@kernel(dtypes=("float32",))
 def sines(q, k, v, *, scale, causal=False):
     return np.sin(7 * attention(q, k, v, scale, causal)).astype(np.float32)
 
@@ -122,7 +132,23 @@ def test_gradients_alone():
 def test_what_no_fault_does_is_unexplained():
     said = said_of(sines)
     assert said.likely == ()
-    assert said.lines()[0].startswith("most likely: unexplained: no known fault does this")
+    assert said.lines()[0] == "most likely: unexplained: no known fault does this"
+
+
+def test_nan_is_no_evidence_for_what_fails_where_the_implementation_passes():
+    said = examined(
+        nan_under_causal_and_negative_scale,
+        verdicts_of(nan_under_causal_and_negative_scale, claims=("out", "scale-of-any-sign")),
+        seed=0,
+        faults=lambda: {"root-of-negative-scale": catalogue("faulty")["root-of-negative-scale"]},
+    )
+    suspect = next(said._suspect(one) for one in said.suspects)
+    assert (suspect.ways, suspect.finite) == ({"numbers": suspect.asked}, False)
+    assert suspect.refuted > 0
+    lines = said.diagnosis().lines()
+    assert lines[0] == "most likely: unexplained: no known fault does this"
+    assert "which fails in the same places" not in " ".join(lines)
+    assert any(line.startswith("where: ") for line in lines)
 
 
 def test_without_the_fault_itself_it_is_not_claimed():
@@ -131,6 +157,95 @@ def test_without_the_fault_itself_it_is_not_claimed():
     said = found.diagnosis(without=["causal-top-left"])
     assert said.likely == ()
     assert said.nearest[0].group == "causality"
+    assert said.class_name == "visible set"
+    assert said.lines()[1] == "most like: visible set (only causal calls fail)"
+
+
+def verdict(claim, status="fail", case="normal/b1h2g2q9k17d16v16/plain", message=""):
+    return Verdict(
+        impl="mine",
+        claim=claim,
+        dtype="float32",
+        case=case,
+        generic=True,
+        status=status,
+        message=message,
+    )
+
+
+WINDOW = "normal/b1h2g2q9k17d16v16/window:sliding"
+
+
+@pytest.mark.parametrize(
+    ("failed", "passed", "name"),
+    [
+        ([verdict("lse")], ["out", "dq"], "lse, splits, sinks"),
+        ([verdict("dq"), verdict("dk")], ["out", "lse"], "backward alone"),
+        ([verdict("inputs-unchanged")], ["out", "lse"], "state"),
+        ([verdict("layout-k"), verdict("layout-v")], [*9 * ["out"], "layout-q"], "layout"),
+        ([verdict("row-without-keys-returns-zero")], 9 * ["out"], "empty rows"),
+        ([verdict("out", case=WINDOW), verdict("lse", case=WINDOW)], 5 * ["out"], "visible set"),
+        ([verdict("hidden-nan", message="got nan")], 9 * ["out"], "empty rows"),
+        ([verdict("memory-grows-as-declared")], ["out"], "memory"),
+    ],
+)
+def test_what_failed_speaks_for_a_class(failed, passed, name):
+    evidence = Evidence([*failed, *(verdict(claim, "pass") for claim in passed)])
+    assert next(iter(tally(evidence, []))) == name
+    assert reasons(evidence, name)
+
+
+def test_where_nothing_speaks_the_nearest_faults_do():
+    evidence = Evidence([verdict("odds-are-exponential"), *3 * [verdict("out", "pass")]])
+    assert tally(evidence, []) == {}
+    near = [("tails", 1.0), ("cheats", 0.8), ("cheats", 0.8), ("cheats", -1.0)]
+    assert list(tally(evidence, near)) == ["tails", "cheats"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({}, "as faulty:near, which fails in the same places"),
+        ({"refuted": 1}, "of it, faulty:near comes nearest"),
+        ({"overlap": 0.1}, "of it, faulty:near comes nearest"),
+        ({"kind": "gqa-map"}, ""),
+    ],
+)
+def test_a_fault_is_named_beside_its_class_only_for_what_it_does(changes, why):
+    suspect = replace(
+        Suspect(
+            name="near",
+            says="It is near.",
+            kind="window",
+            group="tests",
+            explained=0,
+            asked=3,
+            refuted=0,
+            passes=3,
+            fraction=0.0,
+            overlap=0.6,
+            finite=False,
+            ways={},
+            score=0.5,
+            nearness=1.0,
+        ),
+        **changes,
+    )
+    said = Diagnosis(nearest=(suspect,), asked=3, class_name="visible set")
+    assert said.lines()[1] == "most like: visible set" + (f" ({why})" if why else "")
+
+
+def test_every_rule_speaks_for_a_class_that_there_is():
+    assert {rule.speaks_for for rule in RULES} <= set(CLASSES)
+
+
+def test_a_score_without_the_fault_is_of_the_class_that_is_said():
+    left_out = Diagnosis(class_name="visible set")
+    score = Score(
+        name="x", kind="window", group="g", failures=1, said=left_out, left_out=left_out, seconds=0
+    )
+    assert score.classed
+    assert not replace(score, kind="gqa-map").classed
 
 
 def test_a_lost_precision_is_named_by_the_arithmetic_that_excuses_it():
