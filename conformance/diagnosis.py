@@ -28,7 +28,7 @@ from attnspec.conformance.diagnosis_candidates import (
     spoils,
     ways,
 )
-from attnspec.conformance.diagnosis_class import Evidence, reasons, tally
+from attnspec.conformance.diagnosis_class import REPEATS, Evidence, reasons, tally
 from attnspec.conformance.diagnosis_evidence import Again, Deadline, again, chosen, literals
 from attnspec.conformance.diagnosis_places import places
 from attnspec.conformance.diagnosis_said import Diagnosis, Suspect
@@ -42,7 +42,7 @@ QUESTIONS = 12
 SECOND = 80
 """Faults that answer a second failure and some passes: those that come nearest on the first."""
 PASSES = 3
-NEAREST = 6
+NEAREST = 12
 """Faults that have a say in what class of fault it is, where none explains it."""
 ARITHMETIC = "arithmetic"
 """The class of what a coarser arithmetic excuses."""
@@ -103,16 +103,17 @@ class Findings:
             (self._suspect(one) for one in self.suspects if one.fault.name not in left),
             key=lambda one: (-round(one.score, 2), len(one.name)),  # of equals, the plainer
         )
-        likely = [one for one in ranked if one.likely]
+        excused = "" if self.evidence.is_no_rounding else self.as_if
+        likely = [one for one in ranked if one.likely and (one.finite or not excused)]
         told = [one for one in likely if _as_good(one, likely[0])][:2]
         near = sorted(ranked, key=lambda one: -one.nearness)
-        name = self._class(told, near[:NEAREST])
+        name = self._class(told, near[:NEAREST], bool(excused))
         own = [one for one in near if class_of(one.kind) == name]
         return Diagnosis(
             likely=tuple(told),
             nearest=() if likely else tuple((own or near)[:3]),
             asked=len(self.failures),
-            as_if=self.as_if,
+            as_if=excused,
             class_name=name,
             reasons=reasons(self.evidence, name),
             outputs=spoilt_outputs(self.verdicts),
@@ -120,14 +121,16 @@ class Findings:
             places=self.evidence.places,
         )
 
-    def _class(self, likely: Sequence[Suspect], near: Sequence[Suspect]) -> str:
+    def _class(self, likely: Sequence[Suspect], near: Sequence[Suspect], excused: bool) -> str:
         """Of the cause that is named; else what the failures and the nearest faults speak for."""
         if not self.failures:
             return ""
+        if excused and self.evidence.outputs != {"lse"}:
+            return ARITHMETIC
         if likely:
             return class_of(likely[0].kind)
         votes = [(class_of(one.kind), one.nearness) for one in near]
-        return ARITHMETIC if self.as_if else next(iter(tally(self.evidence, votes)), "")
+        return next(iter(tally(self.evidence, votes)), "")
 
     def numbered(self) -> Iterator[tuple[int, Again]]:
         """The failures, then the passes."""
@@ -220,10 +223,11 @@ def _answer(found: Findings, *, until: Callable[[], bool]) -> None:
         found.suspects.sort(key=lambda one: -_promise(one, failed) - known[one.fault.name])
     for one in found.suspects[:KEPT]:
         _ask(found, [one], range(len(failed) + len(passed)), until)
+    unstable = found.evidence.begins(*REPEATS, "other-") > 0
     for one in found.suspects[:KEPT]:
         for number in failed:
             if number in one.likeness and not one.likeness[number].way and not until():
-                one.fails_alike(number, found.failures[number])
+                one.fails_alike(number, found.failures[number], unstable=unstable)
 
 
 def _ask(

@@ -35,7 +35,7 @@ NEARER = 1 / 16
 
 The bound is that of the right computation: a wrong one, with larger scores, may round worse.
 """
-NEVER_THE_SAME = ("nondeterminism", "uninit", "stale-cache", "dropout-rng", "dropout-eval")
+NEVER_THE_SAME = ("nondeterminism", "uninit", "stale-cache")
 """Kinds of faults whose numbers depend on what ran before, or on chance."""
 RIGHT = 2.0
 """Where the implementation is right, both lie within the bound: twice that apart at most."""
@@ -84,12 +84,14 @@ class Candidate:
         self.likeness[number] = _together(question, found)
         return self.likeness[number]
 
-    def fails_alike(self, number: int, question: Again) -> None:
+    def fails_alike(self, number: int, question: Again, *, unstable: bool) -> None:
         """Examine the question with the fault, and see whether it fails for the same reason.
 
-        Numbers that are wrong must match, but for a fault that has others each time.
+        Numbers that are wrong must match, but for a fault that has others each time; unstable:
+        whether the implementation has others too.
         """
-        if _is_wrong(question) and self.fault.kind not in NEVER_THE_SAME:
+        chance = unstable and self.fault.kind in NEVER_THE_SAME
+        if _is_wrong(question) and not chance:
             return
         asked = question_of(question.verdict, self.kernel, seed=question.question.seed)
         error = examine(asked)

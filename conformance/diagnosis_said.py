@@ -14,6 +14,8 @@ __all__ = ["Diagnosis", "Suspect"]
 WIDTH = 100
 FAIR = 0.5
 """Share of the failures that a fault must explain to be called the likely cause."""
+CLEAR = 0.75
+"""The same, of a fault that explains no number."""
 ALIKE = 0.5
 """Overlap from which on two fail in the same places."""
 REFUTED = 0.25
@@ -54,7 +56,7 @@ class Suspect:
         """
         enough = self.explained >= FAIR * self.asked and self.explained > 0
         if not self.finite:
-            return enough and not self.refuted
+            return self.explained >= CLEAR * self.asked and enough and not self.refuted
         return enough and (self.refuted <= REFUTED * self.passes or self.sometimes)
 
     @property
@@ -97,11 +99,6 @@ class Diagnosis:
     separation: Separation | None = None
     places: tuple[str, ...] = ()
     trouble: str = ""
-
-    @property
-    def best(self) -> Suspect | None:
-        """The first of the likely ones, or the nearest."""
-        return next(iter((*self.likely, *self.nearest)), None)
 
     def lines(self) -> list[str]:
         """For the report, each of at most 98 columns."""

@@ -89,6 +89,11 @@ def nan_under_causal_and_negative_scale(q, k, v, *, scale, causal=False):
 
 
 @kernel(dtypes=("float32",))
+def a_little_too_large(q, k, v, *, scale, causal=False):
+    return attention(q, k, v, scale, causal) * np.float32(1.003)
+
+
+@kernel(dtypes=("float32",))
 def sines(q, k, v, *, scale, causal=False):
     return np.sin(7 * attention(q, k, v, scale, causal)).astype(np.float32)
 
@@ -198,7 +203,7 @@ def test_what_failed_speaks_for_a_class(failed, passed, name):
 def test_where_nothing_speaks_the_nearest_faults_do():
     evidence = Evidence([verdict("odds-are-exponential"), *3 * [verdict("out", "pass")]])
     assert tally(evidence, []) == {}
-    near = [("tails", 1.0), ("cheats", 0.8), ("cheats", 0.8), ("cheats", -1.0)]
+    near = [("tails", 1.0), ("cheats", 0.6), ("cheats", 0.6), ("cheats", -1.0)]
     assert list(tally(evidence, near)) == ["tails", "cheats"]
 
 
@@ -258,6 +263,13 @@ def test_a_lost_precision_is_named_by_the_arithmetic_that_excuses_it():
 def test_a_wrong_result_is_not_excused_by_any_arithmetic():
     assert said_of(top_left).as_if == ""
     assert said_of(sines).as_if == ""
+
+
+def test_one_factor_is_no_lost_precision():
+    said = said_of(a_little_too_large)
+    assert "1.003 times the exact result" in said.places
+    assert said.as_if == ""
+    assert said.class_name != "arithmetic"
 
 
 def test_where_is_found_beside_the_cause():
