@@ -19,7 +19,7 @@ from attnspec.conformance import diagnosis as module
 from attnspec.conformance.case import Case, parse_settings
 from attnspec.conformance.cases import OPTION, SMALL, Shape
 from attnspec.conformance.diagnosis import diagnose, examined
-from attnspec.conformance.diagnosis_candidates import Profile, consistency
+from attnspec.conformance.diagnosis_candidates import Likeness, Profile, candidates, consistency
 from attnspec.conformance.diagnosis_class import RULES, Evidence, reasons, tally
 from attnspec.conformance.diagnosis_evidence import chosen, cost
 from attnspec.conformance.diagnosis_said import Diagnosis, Suspect
@@ -263,6 +263,15 @@ def test_a_lost_precision_is_named_by_the_arithmetic_that_excuses_it():
 def test_a_wrong_result_is_not_excused_by_any_arithmetic():
     assert said_of(top_left).as_if == ""
     assert said_of(sines).as_if == ""
+
+
+@pytest.mark.parametrize(("unstable", "way"), [(False, ""), (True, "failure")])
+def test_wrong_numbers_are_put_down_to_chance_only_where_they_change(unstable, way):
+    failures = examined(top_left, verdicts_of(top_left), seed=0, faults=faults).failures
+    fault = replace(catalogue("faulty")["causal-reversed"], kind="nondeterminism")
+    (one,) = candidates({fault.name: fault}, top_left)
+    one.fails_alike(0, failures[0], unstable=unstable)
+    assert one.likeness.get(0, Likeness("")).way == way
 
 
 def test_one_factor_is_no_lost_precision():
