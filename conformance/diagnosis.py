@@ -123,7 +123,7 @@ class Findings:
 
     def _class(self, likely: Sequence[Suspect], near: Sequence[Suspect], excused: bool) -> str:
         """Of the cause that is named; else what the failures and the nearest faults speak for."""
-        if not self.failures:
+        if not self.evidence.failed:
             return ""
         if excused and self.evidence.outputs != {"lse"}:
             return ARITHMETIC

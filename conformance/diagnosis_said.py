@@ -113,9 +113,10 @@ class Diagnosis:
             found += _wrapped("as if ", excused)
         elif self.as_if:
             found += _wrapped("most likely: ", f"coarser than declared, as if {excused}")
-        elif not self.likely and self.asked:
-            found.append("most likely: unexplained: no known fault does this")
-            found += _wrapped("most like: ", self._class()) if self.class_name else []
+        elif not self.likely and self.class_name:
+            if self.asked:
+                found.append("most likely: unexplained: no known fault does this")
+            found += _wrapped("most like: ", self._class())
         where = [word for word in (self.outputs, str(self.separation or "")) if word]
         if self.places:
             where.append(f"wrong numbers: {', '.join(self.places)}")

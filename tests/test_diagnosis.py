@@ -240,6 +240,12 @@ def test_a_fault_is_named_beside_its_class_only_for_what_it_does(changes, why):
     assert said.lines()[1] == "most like: visible set" + (f" ({why})" if why else "")
 
 
+def test_what_is_not_asked_again_has_a_class_too():
+    verdicts = [verdict("memory-grows-as-declared"), verdict("out", "pass")]
+    lines = diagnose(load("numpy-flash"), verdicts, seed=0, impl="mine").lines()
+    assert lines[0] == "most like: memory (memory grows otherwise than declared)"
+
+
 def test_every_rule_speaks_for_a_class_that_there_is():
     assert {rule.speaks_for for rule in RULES} <= set(CLASSES)
 
