@@ -19,7 +19,7 @@ from attnspec.adapters.kernel import Kernel
 from attnspec.adapters.pipeline import Pipeline, kernel_of
 from attnspec.oracle.problem import OUTPUTS
 
-__all__ = ["CATALOGUES", "Fault", "Variant", "catalogue", "fault", "variant"]
+__all__ = ["CATALOGUES", "GRADIENTS", "Fault", "Variant", "catalogue", "fault", "variant"]
 
 CATALOGUES = ("faulty", "conforming")
 

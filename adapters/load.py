@@ -107,9 +107,10 @@ def _from_names(spec: str) -> Any:
 def _from_catalogue(word: str, name: str) -> Kernel:
     known = catalogue(word)
     if name not in known:
+        which = "" if word == "faulty" else f"--{word} "
         raise LoadError(
             f"{word}:{name}: no such implementation{_meant(name, known)}; "
-            f"`attnspec selftest --list` names them"
+            f"`attnspec selftest {which}--list` names them"
         )
     found: Kernel = known[name].kernel()
     return found

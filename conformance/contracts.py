@@ -38,6 +38,7 @@ CONTRACTS: Mapping[str, Contract] = {
     "out-beside-gradients": Contract(
         "contract", "The output is right too where gradients are asked for with it.", GRADIENTS
     ),
+    "equal-operands": Contract("contract", "q, k and v may hold the same numbers."),
     "degenerate-sizes": Contract("contract", "Sizes of 0 and 1 give the exact result like others."),
     # -- layouts
     **{

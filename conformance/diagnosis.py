@@ -42,6 +42,8 @@ QUESTIONS = 12
 SECOND = 80
 """Faults that answer a second failure and some passes: those that come nearest on the first."""
 PASSES = 3
+FEWEST = 3
+"""Failures that a cause must explain, where there are as many."""
 NEAREST = 12
 """Faults that have a say in what class of fault it is, where none explains it."""
 ARITHMETIC = "arithmetic"
@@ -104,7 +106,12 @@ class Findings:
             key=lambda one: (-round(one.score, 2), len(one.name)),  # of equals, the plainer
         )
         excused = "" if self.evidence.is_no_rounding else self.as_if
-        likely = [one for one in ranked if one.likely and (one.finite or not excused)]
+        enough = min(FEWEST, sum(verdict.status in BAD for verdict in self.verdicts))
+        likely = [
+            one
+            for one in ranked
+            if one.likely and one.explained >= enough and (one.finite or not excused)
+        ]
         told = [one for one in likely if _as_good(one, likely[0])][:2]
         near = sorted(ranked, key=lambda one: -one.nearness)
         name = self._class(told, near[:NEAREST], bool(excused))

@@ -115,8 +115,8 @@ class Diagnosis:
             found += _wrapped("most likely: ", f"coarser than declared, as if {excused}")
         elif not self.likely and self.class_name:
             if self.asked:
-                found.append("most likely: unexplained: no known fault does this")
-            found += _wrapped("most like: ", self._class())
+                found.append("unexplained: no known fault does this")
+            found += _wrapped("likely class: ", self._class())
         where = [word for word in (self.outputs, str(self.separation or "")) if word]
         if self.places:
             where.append(f"wrong numbers: {', '.join(self.places)}")

@@ -8,7 +8,7 @@ import pytest
 
 from attnspec.adapters import CallFailed
 from attnspec.conformance.case import Case, Shape, parse_settings
-from attnspec.conformance.cases import Turn
+from attnspec.conformance.cases import OPTION, SQUARE, Turn
 from attnspec.conformance.judge import Finding
 from attnspec.conformance.memory import LIMITS, exponent, extra_memory
 from attnspec.conformance.question import Question
@@ -19,6 +19,7 @@ BESIDE = (*EVERY, "softcap:tight", "mask:empty-rows", *PAIRS)
 
 GROWN = Shape(1, 1, 1, 4096, 4096, 64, 64)  # n × n numbers are 64 MB, the operands a megabyte each
 
+ALIKE = Shape(2, 2, 2, 16, 16, 16, 16)  # as many keys as channels: nothing tells the axes apart
 NONE, ONE = Shape(1, 2, 2, 3, 0, 4, 4), Shape(1, 1, 1, 1, 1, 1, 1)
 DEGENERATE = (
     *(ONE, NONE, Shape(2, 2, 2, 0, 5, 4, 4), Shape(1, 1, 1, 0, 0, 1, 1)),
@@ -50,7 +51,9 @@ def _degenerate(claim: str, *, level: str, options: Collection[str], turn: Turn)
     return found if level == "full" else found[dtypes.index(dtype) :: len(dtypes)]
 
 
-@pytest.mark.attnspec("inputs-unchanged", cases=asked_under(*EVERY, smoke=len(EVERY)))
+@pytest.mark.attnspec(
+    "inputs-unchanged", cases=asked_under(*EVERY, shapes=(OPTION, ALIKE), smoke=2 * len(EVERY))
+)
 def test_inputs_unchanged(question: Question) -> None:
     """A call leaves every input as it was, and the memory around it, bit for bit."""
     _leaves_alone(question, ("out",))
@@ -78,6 +81,14 @@ def test_out_beside(question: Question) -> None:
     beside = ("lse",) if question.claim == "out-beside-lse" else wanted(question)
     out = question.ask(problem, want=("out", *beside))["out"]
     right(question, problem, {"out": out}, what=f"beside {', '.join(beside)}")
+
+
+@pytest.mark.attnspec("equal-operands", cases=asked_under("", "causal", shapes=(SQUARE,)))
+def test_equal_operands(question: Question) -> None:
+    """q, k and v may hold the same numbers, as in a layer without projections."""
+    problem = question.problem
+    problem = problem.replace(k=problem.q, v=problem.q)
+    right(question, problem, question.ask(problem), what="q, k and v of the same numbers")
 
 
 @pytest.mark.attnspec("degenerate-sizes", cases=_degenerate)

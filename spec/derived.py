@@ -151,12 +151,13 @@ def _take(array: Array | None, index: Index, *, axis: int) -> Array | None:
 def flooded(problem: Problem, edited: BoolArray, rng: np.random.Generator) -> Problem:
     """Large finite numbers in the edited keys and values (B, Hkv, Nk).
 
-    Values of half the largest number make a leak of any weight visible; the keys stay small
-    enough for the products to be finite in every format.
+    Values of half the largest number make a leak of any weight visible; keys of a million put a
+    score far above any finite stand-in for -inf, -1e4 say, and stay small enough for the products
+    to be finite in every format.
     """
     largest = format_of(problem.q.dtype).largest
     query = max(4.0, float(np.abs(problem.q.astype(np.float64)).max()))
-    size = min(500.0, largest / (4 * problem.head_size * query))
+    size = min(2.0**20, largest / (4 * problem.head_size * query))
     k = cast(problem, size * rng.uniform(-1, 1, problem.k.shape))
     v = cast(problem, largest / 2 * rng.choice([-1.0, 1.0], problem.v.shape))
     return problem.replace(

@@ -137,7 +137,7 @@ def test_gradients_alone():
 def test_what_no_fault_does_is_unexplained():
     said = said_of(sines)
     assert said.likely == ()
-    assert said.lines()[0] == "most likely: unexplained: no known fault does this"
+    assert said.lines()[0] == "unexplained: no known fault does this"
 
 
 def test_nan_is_no_evidence_for_what_fails_where_the_implementation_passes():
@@ -151,7 +151,7 @@ def test_nan_is_no_evidence_for_what_fails_where_the_implementation_passes():
     assert (suspect.ways, suspect.finite) == ({"numbers": suspect.asked}, False)
     assert suspect.refuted > 0
     lines = said.diagnosis().lines()
-    assert lines[0] == "most likely: unexplained: no known fault does this"
+    assert lines[0] == "unexplained: no known fault does this"
     assert "which fails in the same places" not in " ".join(lines)
     assert any(line.startswith("where: ") for line in lines)
 
@@ -163,7 +163,7 @@ def test_without_the_fault_itself_it_is_not_claimed():
     assert said.likely == ()
     assert said.nearest[0].group == "causality"
     assert said.class_name == "visible set"
-    assert said.lines()[1] == "most like: visible set (only causal calls fail)"
+    assert said.lines()[1] == "likely class: visible set (only causal calls fail)"
 
 
 def verdict(claim, status="fail", case="normal/b1h2g2q9k17d16v16/plain", message=""):
@@ -237,13 +237,13 @@ def test_a_fault_is_named_beside_its_class_only_for_what_it_does(changes, why):
         **changes,
     )
     said = Diagnosis(nearest=(suspect,), asked=3, class_name="visible set")
-    assert said.lines()[1] == "most like: visible set" + (f" ({why})" if why else "")
+    assert said.lines()[1] == "likely class: visible set" + (f" ({why})" if why else "")
 
 
 def test_what_is_not_asked_again_has_a_class_too():
     verdicts = [verdict("memory-grows-as-declared"), verdict("out", "pass")]
     lines = diagnose(load("numpy-flash"), verdicts, seed=0, impl="mine").lines()
-    assert lines[0] == "most like: memory (memory grows otherwise than declared)"
+    assert lines[0] == "likely class: memory (memory grows otherwise than declared)"
 
 
 def test_every_rule_speaks_for_a_class_that_there_is():

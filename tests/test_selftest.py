@@ -22,6 +22,7 @@ from attnspec.adapters.fault_classes import CLASSES
 from attnspec.adapters.pipeline import Pipeline
 from attnspec.conformance import examination, selftest, selftest_score
 from attnspec.conformance.selftest import Plan, asked_at, fast_subset, run
+from attnspec.oracle.problem import OUTPUTS
 
 CAUGHT, OTHER = "causal-top-left", "causal-sees-the-next-token"
 CLAIMS = ("out", "lse", "dq", "visible-set", "weights-sum-to-one")
@@ -151,6 +152,12 @@ def test_the_fast_subset_has_each_kind_of_each_group_and_every_sentinel() -> Non
     ]
     chosen = fast_subset({one.name: one for one in faults})
     assert chosen == ["first", "other", "elsewhere", "zeros"]
+
+
+def test_what_a_fault_shows_and_spoils_exists() -> None:
+    for one in catalogue("faulty").values():
+        assert set(one.shows) <= set(examination.checks()), one.name
+        assert set(one.spoils) <= set(OUTPUTS), one.name
 
 
 def test_unknown_names_are_a_mistake_of_the_user(capsys: pytest.CaptureFixture[str]) -> None:

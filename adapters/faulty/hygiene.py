@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from attnspec.adapters.catalogue import fault
+from attnspec.adapters.catalogue import GRADIENTS, fault
 from attnspec.adapters.pipeline import Array, Pipeline
 
 __all__: list[str] = []
@@ -60,7 +60,7 @@ class RowsThatSeeNothingStayUnwritten(Pipeline):
         return self.place
 
 
-@fault(kind="uninit", shows=("freed-memory-gradients",), spoils=("dq",))
+@fault(kind="uninit", shows=("dq", "degenerate-sizes"), spoils=("dq",))
 class GradientOfEmptyRowsStaysUnwritten(Pipeline):
     """dq of rows that see no key is never written."""
 
@@ -115,7 +115,7 @@ class PaddedCotangentsCount(Pipeline):
         return super().dv_tile(np.where(beyond, 1e-3, p).astype(p.dtype), dout, keys)
 
 
-@fault(kind="mask-neginf", shows=("hidden-bias",), spoils=())
+@fault(kind="mask-neginf", shows=("hidden-bias",))
 class HugeBiasOutweighsTheMask(Pipeline):
     """A mask adds -1e9 to scores: a larger bias in a hidden slot wins over it."""
 
@@ -223,7 +223,7 @@ class HiddenBiasHasGradient(Pipeline):
         return super().gathered((x + 1e-36 * trace).astype(self.real), shape)
 
 
-@fault(kind="varlen-leak", shows=("padding-is-not-read",), spoils=())
+@fault(kind="varlen-leak", shows=("padding-is-not-read",), spoils=("out",))
 class PaddedValuesLeaveTraces(Pipeline):
     """Values beyond the length of their entry are added with a weight of 1e-15."""
 
@@ -286,3 +286,25 @@ class LseOfAnotherLastBit(Pipeline):
         lse = super().log_sum_exp(largest, total)
         self.state["calls"] = self.state.get("calls", 0) + 1
         return lse if self.state["calls"] // 2 % 2 else np.nextafter(lse, lse + 1)
+
+
+@fault(kind="harness", shows=("equal-operands",), spoils=())
+class EqualOperandsLeaveOutTheDiagonal(Pipeline):
+    """Where q and k hold the same numbers no row sees its own key."""
+
+    def visible(self, keys: slice) -> Array:
+        seen = super().visible(keys)
+        if self.q.shape != self.k.shape or not np.array_equal(self.q, self.k):
+            return seen
+        return seen & (self.row_index() != self.key_index(keys))
+
+
+@fault(kind="input-mutation", shows=("inputs-unchanged",), spoils=GRADIENTS)
+class WritesIntoKeysWhereAxesAreAlike(Pipeline):
+    """k is transposed in place where there are as many keys as channels."""
+
+    def answer(self) -> Any:
+        found = super().answer()
+        if self.keys == self.size:
+            self.raw["k"][...] = self.raw["k"].swapaxes(-1, -2).copy()
+        return found
