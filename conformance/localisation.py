@@ -69,7 +69,7 @@ def spoilt_outputs(verdicts: Sequence[Verdict]) -> str:
     outputs = [name for name in OUTPUTS if name in bad]
     if not outputs and bad and any(v.claim in OUTPUTS for v in judged):
         listed = ", ".join(list(bad)[:3]) + (f" and {len(bad) - 3} more" if len(bad) > 3 else "")
-        return f"every output is right where it is compared; what fails: {listed}"
+        return f"no output is wrong in the cases that are compared; what fails: {listed}"
     places = {(v.dtype, v.case) for v in judged if v.status in Failed and v.claim in OUTPUTS}
     passed = {v.claim for v in judged if v.status == "pass" and (v.dtype, v.case) in places}
     right = [name for name in OUTPUTS if name in passed and name not in outputs]
