@@ -102,7 +102,11 @@ class BackwardOfTheFirstForward(Remembering):
 # -- workspaces ------------------------------------------------------------------------------------
 
 
-@fault(kind="uninit", reports=("flashinfer-ai/flashinfer#1046",))
+@fault(
+    kind="uninit",
+    shows=("out", "freed-memory-gradients"),
+    reports=("flashinfer-ai/flashinfer#1046",),
+)
 class WorkspaceNotCleared(Remembering):
     """The sums start from what the last call of the shape left in the workspace."""
 
