@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
+from arguments import positive, writable
 from cases import Case, long_cases, square_cases
 from engines import ENGINES
 from measurements import Measurements
@@ -163,8 +164,8 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     )
     add = parser.add_argument
     add("--quick", action="store_true", help="small and rough, for tests")
-    add("--sizes", type=_positive, nargs="+", metavar="N", help="keys and query rows")
-    add("--head-sizes", type=_positive, nargs="+", metavar="D")
+    add("--sizes", type=positive, nargs="+", metavar="N", help="keys and query rows")
+    add("--head-sizes", type=positive, nargs="+", metavar="D")
     add("--dtypes", nargs="+", choices=list(FORMATS), default=["float32", "bfloat16"])
     add(
         "--engines",
@@ -174,13 +175,13 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         metavar="NAME",
         help=f"of: {', '.join(ENGINES)}",
     )
-    add("--contexts", type=_positive, nargs="*", metavar="M", help="keys that one row sees")
+    add("--contexts", type=positive, nargs="*", metavar="M", help="keys that one row sees")
     add("--limit", type=float, metavar="S", help="seconds that one call may take")
     add("--sample", type=float, metavar="S", help="seconds to time an engine on a case")
-    add("--threads", type=_positive, metavar="N", help="cores and threads; default: all")
+    add("--threads", type=positive, metavar="N", help="cores and threads; default: all")
     add("--seed", type=int, default=0)
-    add("--json", type=_writable, metavar="FILE", help="every figure")
-    add("--table", type=_writable, metavar="FILE", help="what is printed")
+    add("--json", type=writable, metavar="FILE", help="every figure")
+    add("--table", type=writable, metavar="FILE", help="what is printed")
     add("--plots", type=Path, metavar="DIR", help="error and time against n, as SVG")
     options = parser.parse_args(words)
     for name, value in (QUICK if options.quick else FULL).items():
@@ -189,20 +190,6 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
     if options.plots:
         options.plots.mkdir(parents=True, exist_ok=True)  # before the run, not after it
     return options
-
-
-def _positive(word: str) -> int:
-    number = int(word)
-    if number < 1:
-        raise ValueError(word)
-    return number
-
-
-def _writable(word: str) -> Path:
-    path = Path(word)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path
 
 
 if __name__ == "__main__":

@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
+from arguments import positive, writable
 from peers import PEERS
 from power_exams import Exam, examined, papers
 from power_plot import draw
@@ -172,16 +173,16 @@ def parsed(words: Sequence[str]) -> argparse.Namespace:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     add, names = parser.add_argument, [peer.name for peer in PEERS]
-    add("--every", type=_positive, default=1, metavar="N", help="ask one fault of N")
+    add("--every", type=positive, default=1, metavar="N", help="ask one fault of N")
     add("--peers", nargs="+", choices=names, metavar="NAME", help=f"of: {', '.join(names)}")
     add("--faults", nargs="+", metavar="NAME", help="of the catalogue; default: all")
     add("--variants", nargs="+", metavar="NAME", help="likewise")
-    add("--seeds", type=_positive, default=SEEDS, metavar="N", help="for the variants")
-    add("--workers", type=_positive, default=machine.cores(), metavar="N", help="processes")
+    add("--seeds", type=positive, default=SEEDS, metavar="N", help="for the variants")
+    add("--workers", type=positive, default=machine.cores(), metavar="N", help="processes")
     add("--seed", type=int, default=0)
-    add("--json", type=_writable, metavar="FILE", help="every figure")
-    add("--table", type=_writable, metavar="FILE", help="what is printed")
-    add("--markdown", type=_writable, metavar="FILE", help="the table for a README")
+    add("--json", type=writable, metavar="FILE", help="every figure")
+    add("--table", type=writable, metavar="FILE", help="what is printed")
+    add("--markdown", type=writable, metavar="FILE", help="the table for a README")
     add("--plots", type=Path, metavar="DIR", help="what is caught, and false alarms, as SVG")
     options = parser.parse_args(words)
     options.peers = [p for p in PEERS if p.name in (options.peers or names)]
@@ -202,20 +203,6 @@ def _entries(parser: argparse.ArgumentParser, word: str, names: Sequence[str] | 
         if name not in every:
             parser.error(f"{name}: no such entry; expected some of {', '.join(every)}")
     return [every[name] for name in names or every]
-
-
-def _positive(word: str) -> int:
-    number = int(word)
-    if number < 1:
-        raise ValueError(word)
-    return number
-
-
-def _writable(word: str) -> Path:
-    path = Path(word)
-    if not path.parent.is_dir():
-        raise argparse.ArgumentTypeError(f"there is no folder {path.parent}")
-    return path
 
 
 if __name__ == "__main__":

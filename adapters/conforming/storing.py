@@ -62,19 +62,10 @@ class TwoPasses(Pipeline):
 
 
 @variant(dtypes=HALVES)
-class NormalisedProbabilitiesStored(TwoPasses):
+class NormalisedProbabilitiesStored(ProbabilitiesStored, TwoPasses):
     """Weights are divided by their sum, and then rounded to the storage type."""
 
     declares: ClassVar = {"probabilities": "storage", "normalised": True}
-
-    def probabilities(self, p: Array) -> Array:
-        return rounded(p, self.dtype.name)
-
-    def dv_tile(self, p: Array, dout: Array, keys: slice) -> Array:
-        return super().dv_tile(rounded(p, self.dtype.name), dout, keys)
-
-    def dproduct(self, ds: Array, p: Array, slope: Array | float) -> Array:
-        return rounded(super().dproduct(ds, p, slope), self.dtype.name)
 
 
 @variant(dtypes=HALVES)

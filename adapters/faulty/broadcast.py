@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
@@ -17,16 +18,16 @@ def four(x: Array) -> Array:
     return x.reshape((1,) * (4 - x.ndim) + x.shape)
 
 
-class _Buffer(Pipeline):
+class _Buffer(Pipeline, ABC):
     """A smaller mask or bias, read at `places` of its buffer, over and over."""
 
+    @abstractmethod
     def wrong(self, shape: tuple[int, ...]) -> bool:
         """Whether an array of this shape (four axes) is read wrongly."""
-        raise NotImplementedError
 
+    @abstractmethod
     def places(self, shape: tuple[int, ...]) -> Any:
         """Where in the buffer each score finds its number, broadcastable to (B, H, Nq, Nk)."""
-        raise NotImplementedError
 
     def index(self) -> list[Array]:
         """b, h, i and j, each along its axis."""
